@@ -62,7 +62,15 @@ class TokenCentering(keras.layers.Layer):
         """
         if not training:
             return tokens - self.mean()
-        mean = _mean_over_replicas(tokens, padding_mask)
+        # Not a product with the mask: padding may hold NaN.
+        real = ops.where(ops.expand_dims(padding_mask, -1), tokens, ops.zeros((), tokens.dtype))
+        total = ops.sum(real, axis=(0, 1))
+        count = ops.sum(ops.cast(padding_mask, tokens.dtype))
+        replica = tf.distribute.get_replica_context()
+        if replica is not None and replica.num_replicas_in_sync > 1:
+            total, count = replica.all_reduce(tf.distribute.ReduceOp.SUM, [total, count])
+        mean = total / ops.maximum(count, ops.ones((), tokens.dtype))
+
         rest = 1.0 - self.momentum
         self.average.assign(self.momentum * self.average + rest * ops.stop_gradient(mean))
         self.weight.assign(self.momentum * self.weight + rest)
@@ -77,17 +85,6 @@ class TokenCentering(keras.layers.Layer):
 
     def get_config(self):
         return {**super().get_config(), "momentum": self.momentum}
-
-
-def _mean_over_replicas(tokens, padding_mask):
-    # Not a product with the mask: padding may hold NaN.
-    real = ops.where(ops.expand_dims(padding_mask, -1), tokens, ops.zeros((), tokens.dtype))
-    total = ops.sum(real, axis=(0, 1))
-    count = ops.sum(ops.cast(padding_mask, tokens.dtype))
-    replica = tf.distribute.get_replica_context()
-    if replica is not None and replica.num_replicas_in_sync > 1:
-        total, count = replica.all_reduce(tf.distribute.ReduceOp.SUM, [total, count])
-    return total / ops.maximum(count, ops.ones((), tokens.dtype))
 
 
 def make_bert_config(num_layers: int, hidden_dim: int, vocabulary_size: int) -> dict[str, Any]:
@@ -123,11 +120,10 @@ def build_backbone(
         compute_dtype: "float32" or "bfloat16"; the weights are float32 in both cases.
     """
     # Not at the top: keras-hub takes half a second to import, and `FusedBert` does not need it.
-    import keras_hub
-
-    kind = keras_hub.models.BertBackbone
     if is_relative(config):
         from dcse_tf.bert.relative_bert import RelativeBert as kind
+    else:
+        from keras_hub.models import BertBackbone as kind
     backbone = kind(
         vocabulary_size=config["vocab_size"],
         num_layers=config["num_hidden_layers"],
@@ -182,16 +178,6 @@ class ProjectionOfAllTokens(keras.layers.EinsumDense):
 def make_gelu(approximate: bool) -> Callable[[Any], Any]:
     """GELU: approximated with tanh, or exact with erf."""
     return functools.partial(keras.activations.gelu, approximate=approximate)
-
-
-def gelu_of(backbone: keras_hub.models.BertBackbone) -> Callable[[Any], Any]:
-    """The activation in the feed-forward part of a BERT's layers."""
-    return backbone.transformer_layers[0]._feedforward_intermediate_dense.activation
-
-
-def epsilon_of(backbone: keras_hub.models.BertBackbone) -> float:
-    """The epsilon that all of a BERT's layer norms add to the variance."""
-    return float(backbone.embeddings_layer_norm.epsilon)
 
 
 def load_backbone(
@@ -273,12 +259,12 @@ def freeze(backbone: keras_hub.models.BertBackbone, layers: int, embeddings: boo
         raise InputError(
             f"`freeze_layers`={count}: the encoder has only {backbone.num_layers} layers"
         )
-    for i in range(count):
-        backbone.get_layer(f"transformer_layer_{i}").trainable = False
+    names = [f"transformer_layer_{i}" for i in range(count)]
     if embeddings:
-        for name in ("token_embedding", "position_embedding", "segment_embedding"):
-            backbone.get_layer(name).trainable = False
-        backbone.get_layer("embeddings_layer_norm").trainable = False
+        names += ["token_embedding", "position_embedding", "segment_embedding"]
+        names += ["embeddings_layer_norm"]
+    for name in names:
+        backbone.get_layer(name).trainable = False
 
 
 def add_adapters(backbone: keras_hub.models.BertBackbone, rank: int, seed: int) -> None:

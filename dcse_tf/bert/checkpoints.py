@@ -11,7 +11,7 @@ from typing import Any
 
 import ijson
 
-from dcse_tf.bert.families import BUCKETS, FAMILIES, RELATIVE_BUCKETS, make_bert_config
+from dcse_tf.bert.families import BUCKETS, FAMILIES, RELATIVE_BUCKETS, convert_config
 from dcse_tf.bert.sentence_modules import MODULES_FILE, PROMPTS_FILE, find_transformer
 from dcse_tf.errors import InputError
 from dcse_tf.files import hash_file, write_json
@@ -27,45 +27,24 @@ MATCHING_FILE = "matching.json"
 ATTENTION_FILE = "turn_attention.safetensors"
 # An encoder's projection heads, see `dcse_tf.matching.head_files`.
 HEADS_FILE = "heads.safetensors"
-_SETTINGS_FILE = "sentence_bert_config.json"
-_SENTENCEPIECE_FILE = "sentencepiece.bpe.model"
-_TOKENIZER_JSON = "tokenizer.json"
-_BYTE_PAIR_FILES = ("vocab.json", "merges.txt")
-_TOKENIZER_FILES = (
-    *("vocab.txt", "tokenizer_config.json", _TOKENIZER_JSON, _SENTENCEPIECE_FILE),
-    *_BYTE_PAIR_FILES,
-)
-_LENGTH_FILE = "tokenizer_config.json"
-_NO_LIMIT = 10**6  # transformers writes 10^30 where there is none
-_WEIGHT_FILES = ("model*.safetensors", "model.safetensors.index.json")
-_VOCABULARY_FILES = ("vocab.txt", _TOKENIZER_JSON, _SENTENCEPIECE_FILE, _BYTE_PAIR_FILES[0])
-_PADDINGS = ("[PAD]", "<pad>")
-_ALL_FILES = (
-    *_TOKENIZER_FILES,
-    "config.json",
-    RERANKER_FILE,
-    MATCHER_FILE,
-    MATCHING_FILE,
-    ATTENTION_FILE,
-    HEADS_FILE,
-    _SETTINGS_FILE,
-    *_WEIGHT_FILES,
-    PROMPTS_FILE,
+_LENGTH_FILE = "sentence_bert_config.json"
+_TOKENIZER_SETTINGS = "tokenizer_config.json"
+# The first that exists has the vocabulary, see `dcse_tf.bert.tokenizer`.
+_VOCABULARY_FILES = ("vocab.txt", "tokenizer.json", "sentencepiece.bpe.model", "vocab.json")
+_TOKENIZER_FILES = (*_VOCABULARY_FILES, _TOKENIZER_SETTINGS, "merges.txt")
+# Besides the tokenizer and the weights, what an encoder consists of.
+_OWN_FILES = (RERANKER_FILE, MATCHER_FILE, MATCHING_FILE)
+_FURTHER_FILES = (
+    *("config.json", *_OWN_FILES, ATTENTION_FILE, HEADS_FILE, _LENGTH_FILE),
     "baseline*",
 )
-# A sentence-transformers model on the hub may have its transformer in one of these folders.
-_MODULE_FILES = (MODULES_FILE, PROMPTS_FILE)
-_MODULE_FOLDERS = "?_*"
+_WEIGHT_FILES = ("model*.safetensors",)
+_NO_LIMIT = 10**6  # transformers writes 10^30 where there is none
 # HuggingFace's names for GELU computed with erf and for its tanh approximation.
 _EXACT_GELU, _TANH_GELU = ("gelu",), ("gelu_new", "gelu_pytorch_tanh")
-_SHAPE_KEYS = (
-    "vocab_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "hidden_size",
-    "intermediate_size",
-    "max_position_embeddings",
-    "type_vocab_size",
+_SIZES = (
+    *("vocab_size", "num_hidden_layers", "num_attention_heads", "hidden_size"),
+    *("intermediate_size", "max_position_embeddings", "type_vocab_size"),
 )
 
 
@@ -83,46 +62,39 @@ def resolve_checkpoint(name: str, flag: str, weights: bool = True) -> pathlib.Pa
     Raises:
         InputError: there is no checkpoint, or the hub cannot be reached.
     """
+    marks = ("config.json",) if weights else _VOCABULARY_FILES
     if name.startswith("package:"):
         package = find_package(name.removeprefix("package:"))
-        marks = (MODULES_FILE, "config.json") if weights else _VOCABULARY_FILES
-        folders = sorted({path.parent for mark in marks for path in package.rglob(mark)})
+        found = [path for mark in (*marks, MODULES_FILE) for path in package.rglob(mark)]
+        folders = sorted({path.parent for path in found})
     else:
         folders = [pathlib.Path(name) / ENCODER_FOLDER, pathlib.Path(name)]
     for folder in map(find_transformer, folders):
-        if _fits(folder, weights):
+        if any((folder / mark).is_file() for mark in marks) and (
+            not weights or any(folder.glob("*.safetensors"))
+        ):
             return folder
-    if (
-        pathlib.Path(name).exists()
-        or name.startswith(("package:", ".", "/"))
-        or name.count("/") > 1
-    ):
+
+    is_path = name.startswith(("package:", ".", "/")) or name.count("/") > 1
+    if is_path or pathlib.Path(name).exists():
         wanted = "config.json and *.safetensors" if weights else " or ".join(_VOCABULARY_FILES)
         raise InputError(
             f"`{flag}`={name}: expected a checkpoint folder with {wanted}, or a "
             f"run directory with a trained one in {ENCODER_FOLDER}/"
         )
-    files = _ALL_FILES if weights else _TOKENIZER_FILES
-    below = [f"{_MODULE_FOLDERS}/{file}" for file in files]
-    return find_transformer(_download(name, flag, (*files, *_MODULE_FILES, *below)))
-
-
-def _fits(folder: pathlib.Path, weights: bool) -> bool:
-    if not weights:
-        return any((folder / name).is_file() for name in _VOCABULARY_FILES)
-    return (folder / "config.json").is_file() and any(folder.glob("*.safetensors"))
-
-
-def _download(name: str, flag: str, files: tuple[str, ...]) -> pathlib.Path:
+    files = [*_TOKENIZER_FILES, *((*_FURTHER_FILES, *_WEIGHT_FILES) if weights else ())]
+    # A sentence-transformers model on the hub may have its transformer in a folder such as 0_BERT.
+    files += [MODULES_FILE, PROMPTS_FILE, *(f"?_*/{file}" for file in files)]
     import huggingface_hub
 
     try:
-        return pathlib.Path(huggingface_hub.snapshot_download(name, allow_patterns=list(files)))
+        snapshot = huggingface_hub.snapshot_download(name, allow_patterns=files)
     except Exception as error:  # The hub's client raises its own, httpx's and OSError.
         raise InputError(
             f"`{flag}`={name}: no such folder, and it cannot be loaded from the hub: "
             f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
         ) from error
+    return find_transformer(pathlib.Path(snapshot))
 
 
 def copy_checkpoint(source: pathlib.Path, target: pathlib.Path, weights: bool = True) -> None:
@@ -134,9 +106,8 @@ def copy_checkpoint(source: pathlib.Path, target: pathlib.Path, weights: bool = 
         weights: whether to copy also the BERT's weights and the tokenizer, whose token ids they
             follow.
     """
-    rest = (*_WEIGHT_FILES, *_TOKENIZER_FILES, PROMPTS_FILE)
-    patterns = [name for name in _ALL_FILES if weights or name not in rest]
-    for path in sorted({path for pattern in patterns for path in source.glob(pattern)}):
+    rest = (*_WEIGHT_FILES, *_TOKENIZER_FILES, PROMPTS_FILE) if weights else ()
+    for path in {path for each in (*_FURTHER_FILES, *rest) for path in source.glob(each)}:
         shutil.copyfile(path, target / path.name)
 
 
@@ -147,9 +118,9 @@ def list_weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
 
 def hash_files(folder: pathlib.Path) -> dict[str, str]:
     """SHA-256 of the files that decide what the encoder computes from strings, by name."""
-    names = (*_TOKENIZER_FILES, PROMPTS_FILE, RERANKER_FILE, MATCHER_FILE, MATCHING_FILE)
-    paths = [folder / name for name in names if (folder / name).is_file()]
-    return {path.name: hash_file(path) for path in (*list_weight_files(folder), *paths)}
+    paths = [folder / name for name in (*_TOKENIZER_FILES, PROMPTS_FILE, *_OWN_FILES)]
+    paths = [*list_weight_files(folder), *(path for path in paths if path.is_file())]
+    return {path.name: hash_file(path) for path in paths}
 
 
 def approximates_gelu(config: Mapping[str, Any]) -> bool:
@@ -171,14 +142,14 @@ def find_padding(folder: pathlib.Path) -> int:
     if path.is_file():
         with path.open("rb") as file:
             return int([file.readline().rstrip() for _ in range(2)][1] == b"<pad>")
-    path = folder / _TOKENIZER_JSON
+    path = folder / "tokenizer.json"
     if not path.is_file():
         # The vocabularies of XLM-R and RoBERTa begin with <s>, <pad>.
         return int(any((folder / name).is_file() for name in _VOCABULARY_FILES))
     try:
         with path.open("rb") as file:  # the vocabulary's many entries come after these
             for token in ijson.items(file, "added_tokens.item"):
-                if token["content"] in _PADDINGS:
+                if token["content"] in ("[PAD]", "<pad>"):
                     return int(token["id"])
     except (OSError, ijson.JSONError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: expected a tokenizer: {error!r}") from error
@@ -201,30 +172,27 @@ def read_config(folder: pathlib.Path) -> dict[str, Any]:
             f"{path}: model_type {name!r:.40}, expected one of {', '.join(FAMILIES)}: no other "
             "architecture can be computed here"
         )
-    config = make_bert_config(config)
-    for key in _SHAPE_KEYS:
+    config = {"hidden_act": "gelu", "layer_norm_eps": 1e-12} | convert_config(config)
+    for key in _SIZES:
         size = config.get(key)
         if type(size) is not int or not 1 <= size < 2**31:
             raise InputError(
                 f"{path}: expected the configuration of a BERT, with {key} of 1 or more"
                 + (f", found {size!r:.40}" if key in config else "")
             )
-    if config.get(RELATIVE_BUCKETS, BUCKETS) != BUCKETS:
-        raise InputError(
-            f"{path}: {RELATIVE_BUCKETS} {config[RELATIVE_BUCKETS]!r:.40}, expected {BUCKETS}"
-        )
     if config["hidden_size"] % config["num_attention_heads"]:
         raise InputError(f"{path}: hidden_size is not divisible by num_attention_heads")
-    if config.get("position_embedding_type", "absolute") != "absolute":
-        raise InputError(f"{path}: only absolute position embeddings are supported")
-    if config.setdefault("hidden_act", _EXACT_GELU[0]) not in _EXACT_GELU + _TANH_GELU:
-        raise InputError(
-            f"{path}: hidden_act {config['hidden_act']!r:.40}, expected one of "
-            f"{', '.join(_EXACT_GELU + _TANH_GELU)}"
-        )
-    epsilon = config.setdefault("layer_norm_eps", 1e-12)
+    epsilon = config["layer_norm_eps"]
     if type(epsilon) not in (int, float) or not 0 < epsilon < 1:
         raise InputError(f"{path}: layer_norm_eps {epsilon!r:.40}, expected a number in (0, 1)")
+    for key, known in {
+        RELATIVE_BUCKETS: (BUCKETS,),
+        "position_embedding_type": ("absolute",),
+        "hidden_act": (*_EXACT_GELU, *_TANH_GELU),
+    }.items():
+        if config.get(key, known[0]) not in known:
+            expected = " or ".join(map(str, known))
+            raise InputError(f"{path}: {key} {config[key]!r:.40}, expected {expected}")
     return config
 
 
@@ -242,15 +210,17 @@ def read_max_sequence_length(folder: pathlib.Path, default: int = 128) -> int:
     Raises:
         InputError: neither file gives a length.
     """
-    path = folder / _SETTINGS_FILE
+    path = folder / _LENGTH_FILE
     if not path.is_file():
         return default
-    for source, name in ((path, "max_seq_length"), (folder / _LENGTH_FILE, "model_max_length")):
+    names = ((path, "max_seq_length"), (folder / _TOKENIZER_SETTINGS, "model_max_length"))
+    for source, name in names:
         length = read_json_object(source).get(name) if source.is_file() else None
         if type(length) is int and 2 < length < _NO_LIMIT:
             return length
     raise InputError(
-        f"{path}: expected max_seq_length, 3 tokens or more, or model_max_length in {_LENGTH_FILE}"
+        f"{path}: expected max_seq_length, 3 tokens or more, or model_max_length in "
+        f"{_TOKENIZER_SETTINGS}"
     )
 
 
@@ -266,4 +236,4 @@ def write_max_sequence_length(folder: pathlib.Path, length: int, pooler: bool = 
     settings: dict[str, Any] = {"max_seq_length": length, "do_lower_case": False}
     if not pooler:
         settings["model_args"] = {"add_pooling_layer": False}
-    write_json(folder / _SETTINGS_FILE, settings)
+    write_json(folder / _LENGTH_FILE, settings)

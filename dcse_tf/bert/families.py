@@ -2,12 +2,12 @@
 
 RoBERTa and XLM-R count positions from pad_token_id + 1 and have one segment; DistilBERT has no
 segments. Encoders trained from these are written as BERTs, which every library loads. MPNet is a
-BERT whose attention adds a bias by distance; BERT's format has no such bias, so it is written as
-MPNet.
+BERT whose attention adds a bias by distance (Song et al. 2020); BERT's format has no such bias, so
+it is written as MPNet. Each head has one bias for each of T5's buckets of distances (Raffel et al.
+2020), shared by all layers.
 """
 
 import dataclasses
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,6 +19,11 @@ _POSITIONS = "embeddings.position_embeddings.weight"
 _SEGMENTS = "embeddings.token_type_embeddings.weight"
 _HEAD = "cls.predictions"
 _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+RELATIVE_BIAS = "encoder.relative_attention_bias.weight"
+# The number of distance buckets. Only the configuration of an MPNet has this key.
+RELATIVE_BUCKETS = "relative_attention_num_buckets"
+# transformers' MPNet uses these two values whatever the configuration says.
+BUCKETS, FARTHEST = 32, 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +33,7 @@ class Family:
     Attributes:
         prefix: prefix of its tensors' names in a model with a head.
         keys: BERT's key of the configuration -> its own.
-        names: regular expression in its tensors' names -> replacement that gives BERT's name.
+        names: part of its tensors' names -> what gives BERT's name.
         skipped: maps its configuration to the number of unused rows at the start of the position
             table.
     """
@@ -39,21 +44,20 @@ class Family:
     skipped: Callable[[Mapping[str, Any]], int] = lambda config: 0
 
 
-def _read_padding(config: Mapping[str, Any]) -> int:
-    """The padding's id; RoBERTa's own, 1, if the configuration does not give it."""
+def _count_from_padding(config: Mapping[str, Any]) -> int:
+    """Rows before the first position; RoBERTa's padding, 1, if the configuration gives none."""
     padding = config.get("pad_token_id")
-    return padding if type(padding) is int else 1
+    return (padding if type(padding) is int else 1) + 1
 
 
-# Positions are counted from pad_token_id + 1.
 _ROBERTA = Family(
     "roberta.",
     names={
-        r"lm_head\.dense\.": f"{_HEAD}.transform.dense.",
-        r"lm_head\.layer_norm\.": f"{_HEAD}.transform.LayerNorm.",
-        r"lm_head\.bias": f"{_HEAD}.bias",
+        "lm_head.dense.": f"{_HEAD}.transform.dense.",
+        "lm_head.layer_norm.": f"{_HEAD}.transform.LayerNorm.",
+        "lm_head.bias": f"{_HEAD}.bias",
     },
-    skipped=lambda config: _read_padding(config) + 1,
+    skipped=_count_from_padding,
 )
 _DISTILBERT = Family(
     "distilbert.",
@@ -65,43 +69,29 @@ _DISTILBERT = Family(
         "hidden_act": "activation",
     },
     names={
-        r"transformer\.layer\.(\d+)\.attention\.q_lin\.": r"encoder.layer.\1.attention.self.query.",
-        r"transformer\.layer\.(\d+)\.attention\.k_lin\.": r"encoder.layer.\1.attention.self.key.",
-        r"transformer\.layer\.(\d+)\.attention\.v_lin\.": r"encoder.layer.\1.attention.self.value.",
-        r"transformer\.layer\.(\d+)\.attention\.out_lin\.": (
-            r"encoder.layer.\1.attention.output.dense."
-        ),
-        r"transformer\.layer\.(\d+)\.sa_layer_norm\.": (
-            r"encoder.layer.\1.attention.output.LayerNorm."
-        ),
-        r"transformer\.layer\.(\d+)\.ffn\.lin1\.": r"encoder.layer.\1.intermediate.dense.",
-        r"transformer\.layer\.(\d+)\.ffn\.lin2\.": r"encoder.layer.\1.output.dense.",
-        r"transformer\.layer\.(\d+)\.output_layer_norm\.": r"encoder.layer.\1.output.LayerNorm.",
-        r"vocab_transform\.": f"{_HEAD}.transform.dense.",
-        r"vocab_layer_norm\.": f"{_HEAD}.transform.LayerNorm.",
-        r"vocab_projector\.bias": f"{_HEAD}.bias",
+        "transformer.layer.": "encoder.layer.",
+        ".attention.q_lin.": ".attention.self.query.",
+        ".attention.k_lin.": ".attention.self.key.",
+        ".attention.v_lin.": ".attention.self.value.",
+        ".attention.out_lin.": ".attention.output.dense.",
+        ".sa_layer_norm.": ".attention.output.LayerNorm.",
+        ".ffn.lin1.": ".intermediate.dense.",
+        ".ffn.lin2.": ".output.dense.",
+        ".output_layer_norm.": ".output.LayerNorm.",
+        "vocab_transform.": f"{_HEAD}.transform.dense.",
+        "vocab_layer_norm.": f"{_HEAD}.transform.LayerNorm.",
+        "vocab_projector.bias": f"{_HEAD}.bias",
     },
 )
-# Parts of tensor names: BERT's -> MPNet's.
-_MPNET_NAMES = {
-    ".attention.self.query.": ".attention.attn.q.",
-    ".attention.self.key.": ".attention.attn.k.",
-    ".attention.self.value.": ".attention.attn.v.",
-    ".attention.output.dense.": ".attention.attn.o.",
-    ".attention.output.LayerNorm.": ".attention.LayerNorm.",
+_MPNET_LAYER = {
+    ".attention.attn.q.": ".attention.self.query.",
+    ".attention.attn.k.": ".attention.self.key.",
+    ".attention.attn.v.": ".attention.self.value.",
+    ".attention.attn.o.": ".attention.output.dense.",
+    ".attention.LayerNorm.": ".attention.output.LayerNorm.",
 }
-# MPNet counts positions from 2, whatever the configuration says.
-_MPNET_SKIPPED = 2
-_MPNET = Family(
-    "mpnet.",
-    names={re.escape(theirs): ours for ours, theirs in _MPNET_NAMES.items()} | {**_ROBERTA.names},
-    skipped=lambda config: _MPNET_SKIPPED,
-)
-# transformers' MPNet uses these two values whatever the configuration says.
-BUCKETS, FARTHEST = 32, 128
-RELATIVE_BIAS = "encoder.relative_attention_bias.weight"
-# The number of distance buckets. Only the configuration of an MPNet has this key.
-RELATIVE_BUCKETS = "relative_attention_num_buckets"
+_MPNET_SKIPPED = 2  # whatever the configuration says
+_MPNET = Family("mpnet.", names=_MPNET_LAYER | _ROBERTA.names, skipped=lambda _: _MPNET_SKIPPED)
 FAMILIES: dict[str, Family] = {
     "bert": Family("bert."),
     "roberta": _ROBERTA,
@@ -111,7 +101,7 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-def make_bert_config(config: Mapping[str, Any]) -> dict[str, Any]:
+def convert_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Converts the content of an encoder's config.json to a BERT's configuration.
 
     A BERT's own configuration is returned without a number of buckets of distance, and otherwise
@@ -136,24 +126,18 @@ def make_bert_config(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**result, "architectures": ["BertModel"], "model_type": "bert", "pad_token_id": 0}
 
 
-def make_bert_tensors(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Tensors:
+def convert_tensors(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Tensors:
     """Converts an encoder's tensors to BERT's, under BERT's names without "bert.".
 
     Args:
         config: the content of its config.json.
         tensors: the tensors of its files by name.
     """
-    name = config.get("model_type", "bert")
-    family = FAMILIES.get(name, FAMILIES["bert"])
-    patterns = [(re.compile(pattern), ours) for pattern, ours in family.names.items()]
-    result: Tensors = {}
-    for key, value in tensors.items():
-        key = key.removeprefix(family.prefix)
-        for pattern, ours in patterns:
-            key = pattern.sub(ours, key)
-        for old, new in _OLD_NAMES.items():
-            key = key.replace(old, new)
-        result[key] = value
+    family = FAMILIES.get(config.get("model_type", "bert"), FAMILIES["bert"])
+    result = _rename(
+        {name.removeprefix(family.prefix): value for name, value in tensors.items()},
+        {**family.names, **_OLD_NAMES},
+    )
     if family is not FAMILIES["bert"] and _POSITIONS in result:
         result[_POSITIONS] = result[_POSITIONS][family.skipped(config) :]
         segments = result.get(_SEGMENTS, np.zeros((1, result[_POSITIONS].shape[1]), np.float32))
@@ -161,37 +145,36 @@ def make_bert_tensors(config: Mapping[str, Any], tensors: Mapping[str, np.ndarra
     return result
 
 
+def _rename(tensors: Mapping[str, np.ndarray], names: Mapping[str, str]) -> Tensors:
+    result: Tensors = {}
+    for name, value in tensors.items():
+        for old, new in names.items():
+            name = name.replace(old, new)
+        result[name] = value
+    return result
+
+
 def is_relative(config: Mapping[str, Any]) -> bool:
     """Whether a BERT's attention adds a bias by distance, that is, whether it is an MPNet.
 
     Args:
-        config: the configuration from `make_bert_config`.
+        config: the configuration from `convert_config`.
     """
     return RELATIVE_BUCKETS in config
 
 
-def make_mpnet_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of an MPNet that was read as a BERT: the inverse of `make_bert_config`."""
-    result = {key: value for key, value in config.items() if key != "type_vocab_size"}
-    return {
-        **result,
+def make_mpnet(config: Mapping[str, Any], tensors: Tensors) -> tuple[dict[str, Any], Tensors]:
+    """The configuration and the tensors of an MPNet that was read as a BERT, as MPNet's own."""
+    config = {key: value for key, value in config.items() if key != "type_vocab_size"} | {
         "architectures": ["MPNetModel"],
         "max_position_embeddings": config["max_position_embeddings"] + _MPNET_SKIPPED,
         "model_type": "mpnet",
         "pad_token_id": 1,
     }
-
-
-def make_mpnet_tensors(tensors: Mapping[str, np.ndarray]) -> Tensors:
-    """The tensors of an MPNet under its own names: the inverse of `make_bert_tensors`."""
-    result: Tensors = {}
-    for key, value in tensors.items():
-        for ours, theirs in _MPNET_NAMES.items():
-            key = key.replace(ours, theirs)
-        result[key] = value
-    del result[_SEGMENTS]  # all zeros: MPNet has no segments
-    result[_POSITIONS] = np.pad(result[_POSITIONS], [(_MPNET_SKIPPED, 0), (0, 0)])
-    return result
+    tensors = _rename(tensors, {ours: theirs for theirs, ours in _MPNET_LAYER.items()})
+    del tensors[_SEGMENTS]  # all zeros: MPNet has no segments
+    tensors[_POSITIONS] = np.pad(tensors[_POSITIONS], [(_MPNET_SKIPPED, 0), (0, 0)])
+    return config, tensors
 
 
 def bucket_distances(distances: np.ndarray) -> np.ndarray:

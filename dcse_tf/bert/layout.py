@@ -90,9 +90,8 @@ class Layout:
 
     def names(self) -> tuple[str, ...]:
         """The names of the tensors that `lay_out` returns."""
-        if self.kind == "padded":
-            return ("token_ids", "padding_mask")
-        return ("token_ids", "segments", "positions", "places", "padding_mask")
+        packed = ("segments", "positions", "places") if self.kind == "packed" else ()
+        return ("token_ids", *packed, "padding_mask")
 
 
 def lay_out(token_ids: tf.Tensor, layout: Layout, marks: Tensors | None = None) -> Tensors:
@@ -177,12 +176,6 @@ def index_inputs(negative_contexts: bool = False) -> dict[str, keras.KerasTensor
     kinds = {"context_index": "int32", "turn_mask": "bool"}
     kinds |= {"candidate_index": "int32", "candidate_mask": "bool"}
     kinds |= {"candidate_context": "int32"} if negative_contexts else {}
-    return {name: keras.Input((None,), dtype=kind, name=name) for name, kind in kinds.items()}
-
-
-def given_inputs() -> dict[str, keras.KerasTensor]:
-    """Symbolic inputs for the given candidates of a batch, see `dcse_tf.data.batch`."""
-    kinds = {"given_index": "int32", "given_mask": "bool", "teacher_scores": "float32"}
     return {name: keras.Input((None,), dtype=kind, name=name) for name, kind in kinds.items()}
 
 

@@ -5,7 +5,7 @@ import keras_hub
 from keras import ops
 
 from dcse_tf.bert import weights
-from dcse_tf.bert.bert import epsilon_of, gelu_of, make_gelu
+from dcse_tf.bert.bert import make_gelu
 from dcse_tf.bert.layout import Layout, build_table_encoder, table_inputs
 
 
@@ -44,10 +44,14 @@ def build_head(
         backbone: the BERT whose activation and epsilon the head uses; None for those of BERT's
             first code.
     """
+    activation, epsilon = make_gelu(True), 1e-12
+    if backbone:
+        activation = backbone.transformer_layers[0]._feedforward_intermediate_dense.activation
+        epsilon = float(backbone.embeddings_layer_norm.epsilon)
     return keras_hub.layers.MaskedLMHead(
         token_embedding=token_embedding,
-        intermediate_activation=gelu_of(backbone) if backbone else make_gelu(True),
-        layer_norm_epsilon=epsilon_of(backbone) if backbone else 1e-12,
+        intermediate_activation=activation,
+        layer_norm_epsilon=epsilon,
         kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02),
         dtype="float32",
         name="masked_lm_head",

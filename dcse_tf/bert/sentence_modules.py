@@ -77,7 +77,32 @@ def read_modules(transformer: pathlib.Path) -> SentenceModules | None:
         InputError: a module is not supported.
     """
     path = _find_with(transformer, MODULES_FILE)
-    return _read_chain(path.parent, _list_modules(path)[1:], path) if path else None
+    if path is None:
+        return None
+    modules = _list_modules(path)[1:]
+    names = [name for name, _ in modules]
+    unit_norm = names[-1:] == ["Normalize"]
+    middle = modules[1 : len(modules) - unit_norm]
+    if names[:1] != ["Pooling"] or any(name != "Dense" for name, _ in middle):
+        raise InputError(
+            f"{path}: modules {', '.join(names) or 'none'} behind the transformer; only Pooling, "
+            "then Dense without an activation, then Normalize can be computed here"
+        )
+
+    pooling_path = path.parent / modules[0][1] / _CONFIG_FILE
+    config = read_json_object(pooling_path)
+    mode = config.get("pooling_mode")
+    if mode is None:
+        given = [key for key, on in config.items() if key.startswith("pooling_mode_") and on]
+        mode = [_OLD_POOLINGS.get(key, key) for key in given] or "mean"  # as the library does
+    modes = [mode] if isinstance(mode, str) else list(mode)
+    if len(modes) != 1 or modes[0] not in _POOLINGS:
+        raise InputError(
+            f"{pooling_path}: pooling by {' and '.join(map(str, modes)) or 'nothing'}; only mean "
+            "or cls can be computed here"
+        )
+    maps = tuple(_read_dense(path.parent / folder) for _, folder in middle)
+    return SentenceModules(modes[0], maps, unit_norm)
 
 
 def _find_with(transformer: pathlib.Path, name: str) -> pathlib.Path | None:
@@ -87,6 +112,41 @@ def _find_with(transformer: pathlib.Path, name: str) -> pathlib.Path | None:
         if path.is_file() and find_transformer(root) == transformer:
             return path
     return None
+
+
+def _list_modules(path: pathlib.Path) -> list[tuple[str, str]]:
+    """The (class name, folder) of every module, the transformer first."""
+    try:
+        content = parse_json(path.read_text(encoding="utf-8"))
+        found = [(str(entry["type"]).rsplit(".", 1)[-1], str(entry["path"])) for entry in content]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path}: expected sentence-transformers' modules: {error!r}") from error
+    for _, name in found:
+        parts = pathlib.PurePath(name).parts
+        if len(parts) > 1 or ".." in parts or name.startswith("/"):
+            raise InputError(f"{path}: {name!r}: expected a folder beside this file")
+    if not found or found[0][0] != "Transformer":
+        raise InputError(f"{path}: expected a Transformer as the first module")
+    return found
+
+
+def _read_dense(folder: pathlib.Path) -> AffineMap:
+    path, weights = folder / _CONFIG_FILE, folder / _WEIGHTS_FILE
+    config = read_json_object(path)
+    activation = config.get("activation_function", "torch.nn.modules.activation.Tanh")
+    places = [config.get(name) for name in ("module_input_name", "module_output_name")]
+    elsewhere = any(place not in (None, "sentence_embedding") for place in places)
+    if activation not in _ACTIVATIONS or config.get("use_residual") or elsewhere:
+        raise InputError(
+            f"{path}: activation {activation}; only a Dense of the sentence embedding with "
+            f"{' or '.join(_ACTIVATIONS)} and without residual can be computed here"
+        )
+    tensors = read_tensor_file(weights)
+    matrix = tensors.get("linear.weight", np.zeros(0)).T.astype(np.float32)
+    bias = tensors.get("linear.bias", np.zeros(matrix.shape[1:])).astype(np.float32)
+    if matrix.ndim != 2 or bias.shape != matrix.shape[1:]:
+        raise InputError(f"{weights}: expected a matrix and a bias as long as its rows")
+    return AffineMap(np.zeros(len(matrix), np.float32), matrix, bias, _ACTIVATIONS[activation])
 
 
 def refuse_maps(transformer: pathlib.Path, flag: str) -> None:
@@ -99,38 +159,45 @@ def refuse_maps(transformer: pathlib.Path, flag: str) -> None:
         )
 
 
-def _list_modules(path: pathlib.Path) -> list[tuple[str, str]]:
-    """The (class name, folder) of every module, the transformer first."""
-    content = _read_json(path)
-    try:
-        found = [(str(entry["type"]).rsplit(".", 1)[-1], str(entry["path"])) for entry in content]
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{path}: expected sentence-transformers' modules: {error!r}") from error
-    for _, name in found:
-        parts = pathlib.PurePath(name).parts
-        if len(parts) > 1 or ".." in parts or name.startswith("/"):
-            raise InputError(f"{path}: {name!r}: expected a folder beside this file")
-    if not found or found[0][0] != "Transformer":
-        raise InputError(f"{path}: expected a Transformer as the first module")
-    return found
+def write_modules(folder: pathlib.Path, modules: SentenceModules, dim: int) -> None:
+    """Writes modules.json and the modules' folders; the transformer is in the folder itself.
 
+    Args:
+        folder: the folder to write to.
+        modules: the modules after the transformer.
+        dim: width of the token embeddings.
+    """
+    names = ["Transformer", "Pooling", *["Dense"] * len(modules.maps)]
+    names += ["Normalize"] if modules.unit_norm else []
+    entries: list[dict[str, Any]] = []
+    for index, name in enumerate(names):
+        path = f"{index}_{name}" if index else ""
+        kind = f"sentence_transformers.models.{name}"
+        entries.append({"idx": index, "name": str(index), "path": path, "type": kind})
+        (folder / path).mkdir(exist_ok=True)
+    write_json(folder / MODULES_FILE, entries)
 
-def _read_chain(
-    root: pathlib.Path, modules: list[tuple[str, str]], source: pathlib.Path
-) -> SentenceModules:
-    names = [name for name, _ in modules]
-    unit_norm = names[-1:] == ["Normalize"]
-    middle = modules[1 : len(modules) - unit_norm]
-    if names[:1] != ["Pooling"] or any(name != "Dense" for name, _ in middle):
-        raise InputError(
-            f"{source}: modules {', '.join(names) or 'none'} behind the transformer; only Pooling, "
-            "then Dense without an activation, then Normalize can be computed here"
-        )
-    return SentenceModules(
-        _read_pooling(root / modules[0][1] / _CONFIG_FILE),
-        tuple(_read_dense(root / folder) for _, folder in middle),
-        unit_norm,
+    # The names that all versions of the library read.
+    pooling = {key: name == modules.pooling for key, name in _OLD_POOLINGS.items()}
+    write_json(
+        folder / "1_Pooling" / _CONFIG_FILE,
+        {"word_embedding_dimension": dim, **pooling, "pooling_mode_max_tokens": False},
     )
+    for index, step in enumerate(modules.maps, start=2):
+        inputs, outputs = step.matrix.shape
+        config = {
+            "in_features": inputs,
+            "out_features": outputs,
+            "bias": True,
+            "activation_function": _RELU if step.relu else _IDENTITY,
+        }
+        write_json(folder / f"{index}_Dense" / _CONFIG_FILE, config)
+        matrix, bias = (np.float64(value) for value in (step.matrix, step.bias))
+        tensors = {
+            "linear.weight": np.ascontiguousarray(matrix.T, np.float32),
+            "linear.bias": (bias - step.shift.astype(np.float64) @ matrix).astype(np.float32),
+        }
+        write_tensor_file(folder / f"{index}_Dense" / _WEIGHTS_FILE, tensors, {"format": "pt"})
 
 
 def read_prefix(transformer: pathlib.Path) -> str:
@@ -164,92 +231,3 @@ def describe_prefix(prefix: str) -> dict[str, Any]:
     if not prefix:
         return {"prompts": {}, "default_prompt_name": None}
     return {"prompts": {"prefix": prefix}, "default_prompt_name": "prefix"}
-
-
-def _read_pooling(path: pathlib.Path) -> str:
-    config = _read_json(path)
-    if not isinstance(config, dict):
-        raise InputError(f"{path}: expected the configuration of a Pooling")
-    mode = config.get("pooling_mode")
-    if mode is None:
-        given = [key for key, on in config.items() if key.startswith("pooling_mode_") and on]
-        mode = [_OLD_POOLINGS.get(key, key) for key in given] or "mean"  # as the library does
-    modes = [mode] if isinstance(mode, str) else list(mode)
-    if len(modes) != 1 or modes[0] not in _POOLINGS:
-        raise InputError(
-            f"{path}: pooling by {' and '.join(map(str, modes)) or 'nothing'}; only mean or cls "
-            "can be computed here"
-        )
-    return modes[0]
-
-
-def _read_dense(folder: pathlib.Path) -> AffineMap:
-    path, weights = folder / _CONFIG_FILE, folder / _WEIGHTS_FILE
-    config = _read_json(path)
-    if not isinstance(config, dict):
-        raise InputError(f"{path}: expected the configuration of a Dense module")
-    activation = config.get("activation_function", "torch.nn.modules.activation.Tanh")
-    places = [config.get(name) for name in ("module_input_name", "module_output_name")]
-    elsewhere = any(place not in (None, "sentence_embedding") for place in places)
-    if activation not in _ACTIVATIONS or config.get("use_residual") or elsewhere:
-        raise InputError(
-            f"{path}: activation {activation}; only a Dense of the sentence embedding with "
-            f"{' or '.join(_ACTIVATIONS)} and without residual can be computed here"
-        )
-    tensors = read_tensor_file(weights)
-    matrix = tensors.get("linear.weight", np.zeros(0)).T.astype(np.float32)
-    bias = tensors.get("linear.bias", np.zeros(matrix.shape[1:])).astype(np.float32)
-    if matrix.ndim != 2 or bias.shape != matrix.shape[1:]:
-        raise InputError(f"{weights}: expected a matrix and a bias as long as its rows")
-    return AffineMap(np.zeros(len(matrix), np.float32), matrix, bias, _ACTIVATIONS[activation])
-
-
-def write_modules(folder: pathlib.Path, modules: SentenceModules, dim: int) -> None:
-    """Writes modules.json and the modules' folders; the transformer is in the folder itself.
-
-    Args:
-        folder: the folder to write to.
-        modules: the modules after the transformer.
-        dim: width of the token embeddings.
-    """
-    names = ["Transformer", "Pooling", *["Dense"] * len(modules.maps)]
-    names += ["Normalize"] if modules.unit_norm else []
-    entries: list[dict[str, Any]] = []
-    for index, name in enumerate(names):
-        path = f"{index}_{name}" if index else ""
-        kind = f"sentence_transformers.models.{name}"
-        entries.append({"idx": index, "name": str(index), "path": path, "type": kind})
-        (folder / path).mkdir(exist_ok=True)
-    write_json(folder / MODULES_FILE, entries)
-    # The names that all versions of the library read.
-    pooling = {key: name == modules.pooling for key, name in _OLD_POOLINGS.items()}
-    write_json(
-        folder / "1_Pooling" / _CONFIG_FILE,
-        {"word_embedding_dimension": dim, **pooling, "pooling_mode_max_tokens": False},
-    )
-    for index, step in enumerate(modules.maps, start=2):
-        _write_dense(folder / f"{index}_Dense", step)
-
-
-def _write_dense(folder: pathlib.Path, step: AffineMap) -> None:
-    inputs, outputs = step.matrix.shape
-    config = {
-        "in_features": inputs,
-        "out_features": outputs,
-        "bias": True,
-        "activation_function": _RELU if step.relu else _IDENTITY,
-    }
-    write_json(folder / _CONFIG_FILE, config)
-    matrix, bias = (np.float64(value) for value in (step.matrix, step.bias))
-    tensors = {
-        "linear.weight": np.ascontiguousarray(matrix.T, np.float32),
-        "linear.bias": (bias - step.shift.astype(np.float64) @ matrix).astype(np.float32),
-    }
-    write_tensor_file(folder / _WEIGHTS_FILE, tensors, {"format": "pt"})
-
-
-def _read_json(path: pathlib.Path) -> Any:
-    try:
-        return parse_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error

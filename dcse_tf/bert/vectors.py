@@ -1,4 +1,7 @@
-"""Word vectors, read from a file or trained on a corpus. This module needs no TensorFlow."""
+"""Word vectors: read from a file, trained on a corpus, and made to token embeddings.
+
+This module needs no TensorFlow.
+"""
 
 import dataclasses
 import logging
@@ -8,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from dcse_tf.bert.vocabulary import Vocabulary
+from dcse_tf.bert.wordpiece import PIECE
 from dcse_tf.errors import InputError, require
 from dcse_tf.input_files import UNREADABLE, UNREADABLE_ARRAY, open_input, parse_json
 
@@ -58,9 +63,33 @@ def read_word_vectors(path: pathlib.Path, index: pathlib.Path | None = None) -> 
         InputError: the file is not in that format.
     """
     if path.suffix == ".npz":
-        return _read_npz(path, index)
+        if index is None:
+            raise InputError(f"{path}: contains no words; a JSON file must give each word its row")
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                # NumPy returns a member that is not an array as bytes.
+                found = [np.asarray(arrays[name]) for name in arrays.files]
+        except UNREADABLE_ARRAY as error:
+            raise InputError(f"{path}: cannot be read as .npz: {error}") from error
+        shapes = [array.shape for array in found]
+        if len(found) != 1 or len(shapes[0]) != 2 or found[0].dtype.kind != "f":
+            raise InputError(f"{path}: expected one array of numbers [words, dim], found {shapes}")
+        rows, (matrix,) = _read_json(index), found
+        for word, row in rows.items():
+            if type(row) is not int or not 0 <= row < len(matrix):
+                raise InputError(
+                    f"{index}: {word!r} has row {row!r}, expected 0 to {len(matrix) - 1} of {path}"
+                )
+        return WordVectors(rows, matrix.astype(np.float32))
     if path.name.endswith((".json", ".json.gz")):
-        return _read_json_vectors(path)
+        content = _read_json(path)
+        try:
+            matrix = np.array(list(content.values()), np.float32)
+        except (ValueError, TypeError) as error:
+            raise InputError(f"{path}: expected lists of numbers of one length: {error}") from error
+        if matrix.ndim != 2 or not matrix.size:
+            raise InputError(f"{path}: expected a list of numbers for each word")
+        return WordVectors({word: row for row, word in enumerate(content)}, matrix)
     return _read_word2vec(path)
 
 
@@ -68,45 +97,11 @@ def _read_json(path: pathlib.Path) -> dict[str, Any]:
     try:
         with open_input(path) as file:
             content = parse_json(file.read())
-    except ValueError as error:
-        raise InputError(f"{path}: not JSON: {error}") from error
-    except UNREADABLE as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
+    except (*UNREADABLE, ValueError) as error:
+        raise InputError(f"{path}: cannot be read as JSON: {error}") from error
     if not isinstance(content, dict) or not content:
         raise InputError(f"{path}: expected a JSON object with an entry for each word")
     return content
-
-
-def _read_json_vectors(path: pathlib.Path) -> WordVectors:
-    content = _read_json(path)
-    try:
-        matrix = np.array(list(content.values()), np.float32)
-    except (ValueError, TypeError) as error:
-        raise InputError(f"{path}: expected lists of numbers of equal length: {error}") from error
-    if matrix.ndim != 2 or not matrix.size:
-        raise InputError(f"{path}: expected a list of numbers for each word")
-    return WordVectors({word: row for row, word in enumerate(content)}, matrix)
-
-
-def _read_npz(path: pathlib.Path, index: pathlib.Path | None) -> WordVectors:
-    if index is None:
-        raise InputError(f"{path}: contains no words; a JSON file must give each word its row")
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            # NumPy returns a member that is not an array as bytes.
-            found = [np.asarray(arrays[name]) for name in arrays.files]
-    except UNREADABLE_ARRAY as error:
-        raise InputError(f"{path}: cannot be read as .npz: {error}") from error
-    shapes = [array.shape for array in found]
-    if len(found) != 1 or len(shapes[0]) != 2 or found[0].dtype.kind != "f":
-        raise InputError(f"{path}: expected one array of numbers [words, dim], found {shapes}")
-    rows, (matrix,) = _read_json(index), found
-    for word, row in rows.items():
-        if type(row) is not int or not 0 <= row < len(matrix):
-            raise InputError(
-                f"{index}: {word!r} has row {row!r}, expected 0 to {len(matrix) - 1} of {path}"
-            )
-    return WordVectors(rows, matrix.astype(np.float32))
 
 
 def _read_word2vec(path: pathlib.Path) -> WordVectors:
@@ -120,12 +115,10 @@ def _read_word2vec(path: pathlib.Path) -> WordVectors:
         vectors = models.KeyedVectors.load_word2vec_format(
             str(path), binary=binary, no_header=no_header, unicode_errors="replace"
         )
-    except (ValueError, TypeError, IndexError, OverflowError, MemoryError) as error:
+    except (*UNREADABLE, ValueError, TypeError, IndexError, OverflowError, MemoryError) as error:
         raise InputError(
             f"{path}: expected word2vec's text or .bin form, or GloVe's text: {error}"
         ) from error
-    except UNREADABLE as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
     if not vectors.vectors.size:
         raise InputError(f"{path}: no vectors in it; fields must be separated by single spaces")
     return WordVectors(dict(vectors.key_to_index), vectors.vectors)
@@ -148,14 +141,61 @@ def train_word_vectors(sentences: Sequence[Sequence[str]], size: int, seed: int)
     logging.getLogger("gensim").setLevel(logging.WARNING)
     if not any(sentences):
         raise InputError("no sentence has a word to train vectors on")
+    words, settings = [list(each) for each in sentences], {"window": 5, "min_count": 1}
     model = models.Word2Vec(
-        [list(words) for words in sentences],
-        vector_size=size,
-        sg=1,
-        window=5,
-        min_count=1,
-        workers=1,
-        epochs=10,
-        seed=seed,
+        words, vector_size=size, sg=1, workers=1, epochs=10, seed=seed, **settings
     )
     return WordVectors(dict(model.wv.key_to_index), model.wv.vectors)
+
+
+def compute_token_embeddings(
+    vectors: WordVectors, vocabulary: Vocabulary, random: np.ndarray
+) -> tuple[np.ndarray, int]:
+    """Token embeddings initialised from word vectors.
+
+    The vectors of the vocabulary's tokens are centred, projected onto their principal axes (all of
+    them, or as many as fit into the width) and scaled by one factor to the standard deviation of
+    the random values. Dimensions that they do not fill, and tokens without a vector, stay random.
+    A piece "##x" has the vector of "x".
+
+    Args:
+        vectors: vectors of words or characters.
+        vocabulary: the encoder's vocabulary.
+        random: float32 `[vocabulary, dim]`, the random initial values; not modified.
+
+    Returns:
+        float32 `[vocabulary, dim]`, and the number of tokens that have a vector.
+
+    Raises:
+        InputError: fewer than two tokens have different vectors, or a vector is not finite.
+    """
+    words = {
+        row: token.removeprefix(PIECE)
+        for row, token in enumerate(vocabulary.tokens)
+        if token not in vocabulary.special and token.removeprefix(PIECE) in vectors.rows
+    }
+    # Each vector once, so that a word that is also a piece does not count twice.
+    known = {word: place for place, word in enumerate(dict.fromkeys(words.values()))}
+    matrix = np.array([vectors.matrix[vectors.rows[word]] for word in known], np.float64)
+    if not np.isfinite(matrix).all():
+        raise InputError("a vector contains a number that is not finite")
+    if len(known) < 2 or not np.ptp(matrix, axis=0).any():
+        raise InputError(
+            f"{len(known)} entries of the vocabulary have a vector in it; expected at least two "
+            "different vectors, of words or characters of the language"
+        )
+    projected = _project(matrix, random.shape[1])
+    projected *= random.std() / projected.std()
+    embeddings = random.copy()
+    rows, places = list(words), [known[word] for word in words.values()]
+    embeddings[rows, : projected.shape[1]] = projected[places]
+    return embeddings, len(rows)
+
+
+def _project(matrix: np.ndarray, width: int) -> np.ndarray:
+    """The rows' principal components, `[rows, min(width, rows, dim)]`, largest first."""
+    centred = matrix - matrix.mean(axis=0)
+    axes = np.linalg.svd(centred, full_matrices=False)[2][:width]
+    # SVD does not fix the signs, and libraries choose them differently.
+    largest = np.take_along_axis(axes, np.abs(axes).argmax(axis=1)[:, None], axis=1)
+    return centred @ (axes * np.sign(largest)).T

@@ -21,30 +21,26 @@ from dcse_tf.bert.checkpoints import find_padding
 from dcse_tf.bert.families import (
     RELATIVE_BIAS,
     RELATIVE_BUCKETS,
+    convert_tensors,
     is_relative,
-    make_bert_tensors,
-    make_mpnet_config,
-    make_mpnet_tensors,
+    make_mpnet,
 )
 from dcse_tf.bert.tensor_files import read_tensor_file, require_finite, write_tensor_file
-from dcse_tf.bert.vectors import WordVectors
-from dcse_tf.bert.vocabulary import Vocabulary
-from dcse_tf.bert.wordpiece import PIECE
 from dcse_tf.errors import InputError
 from dcse_tf.files import write_json
-from dcse_tf.input_files import plain_name, read_json_object
+from dcse_tf.input_files import read_json_object
 
 if TYPE_CHECKING:  # reading tensors needs neither
     import keras
     import keras_hub
-
 
 # Tensors of a re-ranker besides its BERT's: the head's and the speaker embeddings (Gu et al. 2020).
 POOLER, CLASSIFIER = "pooler.dense", "classifier"
 SPEAKER_TABLE = "embeddings.speaker_embeddings.weight"
 SPEAKERS = 2  # the response's speaker, and everyone else
 _WEIGHTS_FILE = "model.safetensors"
-_INDEX_FILE = "model.safetensors.index.json"
+_PARTS = "model-*-of-*.safetensors"  # of a large checkpoint
+_BY_TOKEN = ("embeddings.word_embeddings.weight", "cls.predictions.bias")
 _IN_LAYER = re.compile(r"encoder\.layer\.(\d+)\.")
 # What encoders are stored with and do not need: the pooler, heads that predict tokens or the next
 # sentence, and tables of the numbers 0, 1, 2, ... and of zeros.
@@ -89,23 +85,14 @@ def _norm(name: str, path: str) -> list[_Weight]:
 
 _HIDDEN, _WIDE = "hidden_size", "intermediate_size"
 _EMBEDDINGS = [
-    _Weight(
-        "embeddings.word_embeddings.weight",
-        ("vocab_size", _HIDDEN),
-        "token_embedding.embeddings",
-    ),
-    _Weight(
-        "embeddings.position_embeddings.weight",
-        ("max_position_embeddings", _HIDDEN),
-        "position_embedding.position_embeddings",
-    ),
-    _Weight(
-        "embeddings.token_type_embeddings.weight",
-        ("type_vocab_size", _HIDDEN),
-        "segment_embedding.embeddings",
-    ),
-    *_norm("embeddings.LayerNorm", "embeddings_layer_norm"),
+    _Weight(f"embeddings.{name}_embeddings.weight", (rows, _HIDDEN), path)
+    for name, rows, path in (
+        ("word", "vocab_size", "token_embedding.embeddings"),
+        ("position", "max_position_embeddings", "position_embedding.position_embeddings"),
+        ("token_type", "type_vocab_size", "segment_embedding.embeddings"),
+    )
 ]
+_EMBEDDINGS += _norm("embeddings.LayerNorm", "embeddings_layer_norm")
 _RELATIVE = [
     _Weight(RELATIVE_BIAS, (RELATIVE_BUCKETS, "num_attention_heads"), "relative_bias.table")
 ]
@@ -196,30 +183,25 @@ def read_bert_tensors(
         InputError: a file cannot be read; a tensor is missing, has the wrong shape or a number that
             is not finite; or there are more layers than in the configuration.
     """
-    tensors = read_tensors(folder)
-    rows = [*_EMBEDDINGS, *(_RELATIVE if is_relative(config) else [])]
-    table = [(row.name, row.sizes) for row in rows]
-    for index in range(config["num_hidden_layers"]):
-        table += [(_layer_prefix(index) + row.name, row.sizes) for row in _LAYER]
-    shapes = {name: tuple(config[size] for size in sizes) for name, sizes in table}
+    tensors, layers = read_tensors(folder), config["num_hidden_layers"]
+    rows = [("", row) for row in (*_EMBEDDINGS, *(_RELATIVE if is_relative(config) else []))]
+    rows += [(_layer_prefix(index), row) for index in range(layers) for row in _LAYER]
+    shapes = {prefix + row.name: tuple(config[size] for size in row.sizes) for prefix, row in rows}
     shapes |= further or {}
     found = {name: _take(tensors, name, shape, str(folder)) for name, shape in shapes.items()}
-    _check_unused(tensors.keys() - found.keys(), folder, config["num_hidden_layers"])
-    return found
 
-
-def _check_unused(names: Iterable[str], folder: pathlib.Path, layers: int) -> None:
-    """Refuses layers that are not used, and warns of other tensors that an encoder should use."""
-    deepest = max((int(found[1]) for name in names if (found := _IN_LAYER.match(name))), default=0)
+    # More layers would be used by no one; other tensors may be those of another architecture.
+    rest = tensors.keys() - found.keys()
+    deepest = max((int(match[1]) for name in rest if (match := _IN_LAYER.match(name))), default=0)
     if deepest >= layers:
         raise InputError(
             f"{folder}: has {deepest + 1} layers, and config.json says num_hidden_layers {layers}; "
             "expected as many as the weights were trained with"
         )
-    unknown = sorted(name for name in names if not _NOT_NEEDED.match(name))
-    if unknown:
+    if unknown := sorted(name for name in rest if not _NOT_NEEDED.match(name)):
         more = f" and {len(unknown) - _NAMED} more" if len(unknown) > _NAMED else ""
         _warn_once(f"{folder}: these tensors are not used: {', '.join(unknown[:_NAMED])}{more}")
+    return found
 
 
 @functools.cache  # a model is read several times, such as for its fingerprint
@@ -248,39 +230,26 @@ def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
     Raises:
         InputError: a file is missing or cannot be read.
     """
-    names = [_WEIGHTS_FILE]
-    if not (folder / _WEIGHTS_FILE).is_file() and (folder / _INDEX_FILE).is_file():
-        names = _read_index(folder / _INDEX_FILE)
+    paths = [folder / _WEIGHTS_FILE]
+    if not paths[0].is_file():
+        paths = sorted(folder.glob(_PARTS)) or paths
     tensors: dict[str, np.ndarray] = {}
-    for name in names:
-        tensors.update(read_tensor_file(folder / name, finite=False))  # `_take` checks what is used
+    for path in paths:
+        tensors.update(read_tensor_file(path, finite=False))  # `_take` checks what is used
     path = folder / "config.json"
     config = read_json_object(path) if path.is_file() else {}
-    tensors = make_bert_tensors(config, tensors)
     padding = find_padding(folder)
-    return {name: _pad_first(name, value, padding) for name, value in tensors.items()}
+    return _pad_first(convert_tensors(config, tensors), padding)
 
 
-def _pad_first(name: str, value: np.ndarray, padding: int) -> np.ndarray:
-    """Swaps the padding's row with the first in a table by token; returns others unchanged."""
-    if not padding or name not in _BY_TOKEN or len(value) <= padding:
-        return value
-    value = value.copy()
-    value[[0, padding]] = value[[padding, 0]]
-    return value
-
-
-def _read_index(path: pathlib.Path) -> list[str]:
-    """The names of the weight files of a checkpoint that has several."""
-    content = read_json_object(path, "the index of a checkpoint")
-    try:
-        names = set(content["weight_map"].values())
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path}: expected the index of a checkpoint: {error!r}") from error
-    return sorted(plain_name(name, path) for name in names)
-
-
-_BY_TOKEN = ("embeddings.word_embeddings.weight", "cls.predictions.bias")
+def _pad_first(tensors: dict[str, np.ndarray], padding: int) -> dict[str, np.ndarray]:
+    """Swaps the padding's row with the first in the tables by token."""
+    for name in _BY_TOKEN:
+        if padding and name in tensors and len(tensors[name]) > padding:
+            value = tensors[name].copy()
+            value[[0, padding]] = value[[padding, 0]]
+            tensors = {**tensors, name: value}
+    return tensors
 
 
 def extend_vocabulary(
@@ -358,10 +327,7 @@ def write_bert(
     """
     config = {**config, "architectures": ["BertModel"]}
     if is_relative(config):
-        tensors = make_mpnet_tensors(
-            {name: _pad_first(name, value, 1) for name, value in tensors.items()}
-        )
-        config = make_mpnet_config(config)
+        config, tensors = make_mpnet(config, _pad_first(tensors, 1))
     write_json(folder / "config.json", config, sort_keys=True)
     write_tensors(folder, tensors)
 
@@ -373,56 +339,3 @@ def write_tensors(folder: pathlib.Path, tensors: dict[str, np.ndarray]) -> None:
         OutputError: it cannot be written.
     """
     write_tensor_file(folder / _WEIGHTS_FILE, tensors, {"format": "pt"})
-
-
-def compute_token_embeddings(
-    vectors: WordVectors, vocabulary: Vocabulary, random: np.ndarray
-) -> tuple[np.ndarray, int]:
-    """Token embeddings initialised from word vectors.
-
-    The vectors of the vocabulary's tokens are centred, projected onto their principal axes (all of
-    them, or as many as fit into the width) and scaled by one factor to the standard deviation of
-    the random values. Dimensions that they do not fill, and tokens without a vector, stay random.
-    A piece "##x" has the vector of "x".
-
-    Args:
-        vectors: vectors of words or characters.
-        vocabulary: the encoder's vocabulary.
-        random: float32 `[vocabulary, dim]`, the random initial values; not modified.
-
-    Returns:
-        float32 `[vocabulary, dim]`, and the number of tokens that have a vector.
-
-    Raises:
-        InputError: fewer than two tokens have different vectors, or a vector is not finite.
-    """
-    words = {
-        row: token.removeprefix(PIECE)
-        for row, token in enumerate(vocabulary.tokens)
-        if token not in vocabulary.special and token.removeprefix(PIECE) in vectors.rows
-    }
-    # Each vector once, so that a word that is also a piece does not count twice.
-    known = {word: place for place, word in enumerate(dict.fromkeys(words.values()))}
-    matrix = np.array([vectors.matrix[vectors.rows[word]] for word in known], np.float64)
-    if not np.isfinite(matrix).all():
-        raise InputError("a vector contains a number that is not finite")
-    if len(known) < 2 or not np.ptp(matrix, axis=0).any():
-        raise InputError(
-            f"{len(known)} entries of the vocabulary have a vector in it; expected at least two "
-            "different vectors, of words or characters of the language"
-        )
-    projected = _project(matrix, random.shape[1])
-    projected *= random.std() / projected.std()
-    embeddings = random.copy()
-    rows, places = list(words), [known[word] for word in words.values()]
-    embeddings[rows, : projected.shape[1]] = projected[places]
-    return embeddings, len(rows)
-
-
-def _project(matrix: np.ndarray, width: int) -> np.ndarray:
-    """The rows' principal components, `[rows, min(width, rows, dim)]`, largest first."""
-    centred = matrix - matrix.mean(axis=0)
-    axes = np.linalg.svd(centred, full_matrices=False)[2][:width]
-    # SVD does not fix the signs, and libraries choose them differently.
-    largest = np.take_along_axis(axes, np.abs(axes).argmax(axis=1)[:, None], axis=1)
-    return centred @ (axes * np.sign(largest)).T

@@ -204,12 +204,7 @@ def build_retrieval(options: "BuildRetrievalOptions") -> None:
     """Builds a semantic retrieval set (select.txt) from sentences with labels."""
     from dcse_tf.sets import retrieval_set as job
 
-    built = job.build_retrieval(options)
-    print(
-        f"{built.sentences} sentences of {built.labels} labels, {built.queries} queries with "
-        f"{built.positives:.1f} positives and {built.negatives:.1f} negatives on average"
-    )
-    print("left out: " + ", ".join(f"{count} {what}" for what, count in built.left_out.items()))
+    print(job.build_retrieval(options))
     print(f"the set is in {options.output}")
 
 
@@ -217,12 +212,7 @@ def build_candidates(options: "BuildCandidatesOptions") -> None:
     """Builds grouped candidates for response selection from dialogues."""
     from dcse_tf.sets import candidate_set as job
 
-    built = job.build_candidates(options)
-    print(
-        f"{built.groups} groups of {options.candidates} candidates from {built.sessions} sessions "
-        f"with {built.pool} different responses; {built.drawn} negatives drawn at random"
-    )
-    print("left out: " + ", ".join(f"{count} {what}" for what, count in built.left_out.items()))
+    print(job.build_candidates(options))
     print(
         f"the groups are in {options.output}; then: dcse evaluate --model=... "
         f"--candidates_file={options.output}"
@@ -233,15 +223,10 @@ def build_sts(options: "BuildStsOptions") -> None:
     """Chooses pairs of sentences for a dialogue STS set, on sheets for annotators."""
     from dcse_tf.sets import sts_set as job
 
-    counts = job.build_sts(options)
+    print(job.build_sts(options))
     print(
-        f"{sum(counts.values())} pairs: "
-        + ", ".join(f"{count} by {strategy}" for strategy, count in counts.items())
-    )
-    print(
-        f"{options.annotators} sheet(s) to fill, guidelines.txt and pairs.jsonl are in "
-        f"{options.output_dir}; then: dcse merge_sts "
-        f"--sheets='{options.output_dir}/sheet_*.csv' --output=sts.txt"
+        f"sheets to fill, guidelines.txt and pairs.jsonl are in {options.output_dir}; then: dcse "
+        f"merge_sts --sheets='{options.output_dir}/sheet_*.csv' --output=sts.txt"
     )
 
 
@@ -249,14 +234,8 @@ def merge_sts(options: "MergeStsOptions") -> None:
     """Merges annotators' sheets into a dialogue STS set (sts.txt)."""
     from dcse_tf.sets import sts_set as job
 
-    merged = job.merge_sts(options)
-    for sheet, rated, agreement in zip(merged.sheets, merged.rated, merged.agreement, strict=True):
-        print(f"{sheet}: {rated} degrees, correlation with the others {agreement:.3f}")
-    print(f"Krippendorff's alpha (ordinal): {merged.alpha:.3f}")
-    print(
-        f"{merged.pairs} pairs, {merged.left_out} left out for too few degrees; "
-        f"the set is in {options.output}"
-    )
+    print(job.merge_sts(options))
+    print(f"the set is in {options.output}")
 
 
 # The module and the name of each job's options, and its function, in the order in which --help

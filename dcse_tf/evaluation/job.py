@@ -8,40 +8,43 @@ which is why sets can be split into halves.
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from absl import logging
 
 from dcse_tf.bert.checkpoints import ENCODER_FOLDER, resolve_checkpoint
-from dcse_tf.encoder.sentence_encoder import SentenceEncoder
+from dcse_tf.data.formats import read_groups
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation import report, response_selection
-from dcse_tf.evaluation.candidate_groups import (
-    CandidateSet,
-    evaluate_groups,
-    read_candidate_set,
-)
-from dcse_tf.evaluation.metrics import Encode, Evaluation
-from dcse_tf.evaluation.names import PROJECTED, RERANKER
+from dcse_tf.evaluation import report
+from dcse_tf.evaluation.metrics import Encode
+from dcse_tf.evaluation.names import describe_context
 from dcse_tf.evaluation.options import EvaluateOptions
 from dcse_tf.evaluation.report import Result, make_result
 from dcse_tf.evaluation.response_selection import (
-    SampleScore,
+    Sample,
+    Scores,
+    evaluate_responses,
+    make_samples,
     read_sessions,
-    score_dialogues,
-    score_texts,
+    sample_group,
+    score_by_embeddings,
+    score_by_matching,
+    score_by_reranker,
 )
 from dcse_tf.evaluation.retrieval import RetrievalSet, evaluate_retrieval, read_retrieval_set
 from dcse_tf.evaluation.sts import StsSet, evaluate_sts, read_sts_set
 from dcse_tf.files import hash_bytes, hash_file
-from dcse_tf.input_files import resolve_inputs
+from dcse_tf.input_files import BadLines, resolve_inputs
 from dcse_tf.reading.reranker_files import is_reranker
-from dcse_tf.reranker.reranker import Reranker
 
-ALL = "all"
-CHOOSE = "choose"
-REPORT = "report"
+ALL, CHOOSE, REPORT = "all", "choose", "report"
+# What a re-ranker, which gives no embeddings, has no use for.
+_OF_EMBEDDINGS = (
+    *("retrieval", "sts", "pooling", "projection", "prefix", "max_sequence_length"),
+    "truncate_dim",
+)
 
 
 def find_half(*texts: str) -> str:
@@ -77,9 +80,8 @@ def halve_sts_set(path: pathlib.Path, sts_set: StsSet, half: str) -> StsSet:
     """Keeps the pairs of one half, or all; a pair and its reverse are in the same half.
 
     Pairs that share one sentence may be in different halves. If they were kept together, a pair's
-    half would depend on the other lines: adding a pair could move others to the other half, and
-    chains of shared sentences could put nearly all pairs into one half. So a sentence can occur in
-    both halves, like the candidates of retrieval.
+    half would depend on the other lines, and chains of shared sentences could put nearly all pairs
+    into one half. So a sentence can occur in both halves, like the candidates of retrieval.
 
     Args:
         path: the set's file, for the message.
@@ -98,6 +100,69 @@ def halve_sts_set(path: pathlib.Path, sts_set: StsSet, half: str) -> StsSet:
         )
     first, second = ([column[i] for i in places] for column in (sts_set.first, sts_set.second))
     return StsSet(sts_set.degrees[np.array(places)], first, second)
+
+
+@dataclasses.dataclass(frozen=True)
+class ResponseSet:
+    """The samples of a file of sessions or of grouped candidates.
+
+    Attributes:
+        source: the file.
+        samples: the samples.
+        fingerprint: a hash of what identifies the set: of drawn samples their texts; of groups
+            whole contexts and the order of candidates, as they are in the file.
+        turns: most turns of a context on a side; 0 for all.
+        grouped: whether the samples are groups.
+    """
+
+    source: str
+    samples: Sequence[Sample]
+    fingerprint: str
+    turns: int
+    grouped: bool
+
+
+def read_response_sets(config: EvaluateOptions) -> list[ResponseSet]:
+    """Reads the files of sessions and of grouped candidates that the settings name.
+
+    Raises:
+        InputError: a file cannot be used, has too few different responses, or has no group.
+    """
+    found = []
+    for path in resolve_inputs(config.response_selection, "response_selection"):
+        sessions = read_sessions(path, config.join_consecutive)
+        if not config.join_consecutive and sessions != read_sessions(path, join=True):
+            logging.warning(
+                "%s: consecutive turns of one speaker stay apart, as they are in the file; "
+                "`join_consecutive` makes one turn of them",
+                path,
+            )
+        names = ("candidates", "context_turns", "max_samples", "seed", "same_role")
+        samples = make_samples(sessions, **{name: getattr(config, name) for name in names})
+        if not samples:
+            raise InputError(
+                f"{path}: too few different responses for `candidates`={config.candidates}"
+            )
+        drawn = hash_bytes(repr(samples).encode())
+        found.append(ResponseSet(str(path), samples, drawn, config.context_turns, False))
+    for path in resolve_inputs(config.candidates_file, "candidates_file"):
+        groups = read_groups(
+            path,
+            config.candidates_format,
+            BadLines(config.max_bad_lines),
+            several_positives=config.several_positives,
+            lines=config.candidates_lines,
+        )
+        samples, hashes = [], []
+        for group in groups:
+            samples.append(sample_group(group, config.candidates_turns))
+            texts = [turn.text for turn in group.context]
+            hashes.append(hash_bytes(repr((texts, group.candidates, group.labels)).encode()))
+        if not samples:
+            raise InputError(f"{path}: no group of candidates")
+        whole = hash_bytes("".join(hashes).encode())
+        found.append(ResponseSet(str(path), samples, whole, config.candidates_turns, True))
+    return found
 
 
 def evaluate(
@@ -123,24 +188,33 @@ def evaluate(
         str(p): halve_sts_set(p, read_sts_set(p), config.half)
         for p in resolve_inputs(config.sts, "sts")
     }
-    dialogues = {
-        str(p): _make_samples(p, config)
-        for p in resolve_inputs(config.response_selection, "response_selection")
-    }
-    candidates = {
-        str(p): read_candidate_set(p, config)
-        for p in resolve_inputs(config.candidates_file, "candidates_file")
-    }
+    responses = read_response_sets(config)
     if config.output:
         report.refuse_unwritable(pathlib.Path(config.output))
+
     model = load_scored(config)
     results = []
-    with contextlib.ExitStack() as stack:
-        if isinstance(model, SentenceEncoder):
-            stack.enter_context(model.gather_truncated())
-            results += _score_embeddings(model.encode, retrieval, sts, config.half)
-        if dialogues or candidates:
-            results += _score_responses(model, dialogues, candidates)
+    with model.gather_truncated():
+        for task, sets, score in (
+            ("retrieval", retrieval, evaluate_retrieval),
+            ("sts", sts, evaluate_sts),
+        ):
+            for source, content in sets.items():
+                logging.info("%s on %s", task, source)
+                assert model.encode
+                evaluation = score(content, model.encode)
+                # Different halves of a set cannot be compared.
+                digest = hash_file(pathlib.Path(source))
+                fingerprint = digest if config.half == ALL else f"{digest}:{config.half}"
+                results.append(make_result(task, source, fingerprint, evaluation))
+        for each in responses:
+            logging.info("response selection on %s", each.source)
+            scores = model.score_responses(each.samples)
+            kind = "candidates" if each.grouped else "response"
+            for way, found in evaluate_responses(each.samples, scores, each.grouped).items():
+                context = describe_context(way, each.turns)
+                task = f"{kind}_{way}"
+                results.append(make_result(task, each.source, each.fingerprint, found, context))
     show(results)
     if config.output:
         settings = {**config.to_dict(), **model.settings}
@@ -148,148 +222,80 @@ def evaluate(
     return results
 
 
-def _score_embeddings(
-    encode: Encode, retrieval: dict[str, RetrievalSet], sts: dict[str, StsSet], half: str
-) -> list[Result]:
-    results = []
-    for source, retrieval_set in retrieval.items():
-        logging.info("semantic retrieval on %s", source)
-        found = evaluate_retrieval(retrieval_set, encode)
-        results.append(make_result("retrieval", source, _fingerprint(source, half), found))
-    for source, sts_set in sts.items():
-        logging.info("sts on %s", source)
-        found = evaluate_sts(sts_set, encode)
-        results.append(make_result("sts", source, _fingerprint(source, half), found))
-    return results
+@dataclasses.dataclass(frozen=True)
+class Scored:
+    """A model to score.
+
+    Attributes:
+        settings: its settings, for the results' file.
+        encode: embeds texts; None for a re-ranker.
+        score_responses: scores the candidates of samples by each similarity that the model has.
+        gather_truncated: inside it, texts that are truncated are counted once.
+    """
+
+    settings: dict[str, Any]
+    encode: Encode | None
+    score_responses: Callable[[Sequence[Sample]], Scores]
+    gather_truncated: Callable[[], contextlib.AbstractContextManager[None]]
 
 
-def _score_responses(
-    model: SentenceEncoder | Reranker,
-    dialogues: dict[str, list[response_selection.Sample]],
-    candidates: dict[str, CandidateSet],
-) -> list[Result]:
-    results, ways = [], list_similarities(model)
-    for source, samples in dialogues.items():
-        logging.info("response selection on %s", source)
-        drawn = hash_bytes(repr(samples).encode())
-        for way, found in _select_responses(samples, ways, model).items():
-            results.append(make_result(f"response_{way}", source, drawn, found))
-    for source, groups in candidates.items():
-        logging.info("grouped candidates of %s", source)
-        for way, score in ways.items():
-            found = evaluate_groups(groups.samples, score, way)
-            results.append(make_result(f"candidates_{way}", source, groups.fingerprint, found))
-    return results
-
-
-def _make_samples(path: pathlib.Path, config: EvaluateOptions) -> list[response_selection.Sample]:
-    sessions = read_sessions(path, config.join_consecutive)
-    if not config.join_consecutive and sessions != read_sessions(path, join=True):
-        logging.warning(
-            "%s: consecutive turns of one speaker stay apart, as they are in the file; "
-            "`join_consecutive` makes one turn of them",
-            path,
-        )
-    samples = response_selection.make_samples(
-        sessions,
-        candidates=config.candidates,
-        context_turns=config.context_turns,
-        max_samples=config.max_samples,
-        seed=config.seed,
-        same_role=config.same_role,
-    )
-    if not samples:
-        raise InputError(
-            f"{path}: too few different responses for `candidates`={config.candidates}"
-        )
-    return samples
-
-
-def load_scored(config: EvaluateOptions) -> SentenceEncoder | Reranker:
+def load_scored(config: EvaluateOptions) -> Scored:
     """Loads the model to score: a sentence encoder or a re-ranker.
 
     Raises:
         InputError: there is no such model; a setting needs embeddings, which a re-ranker does not
-            have, or would show it the turns after a response; responses are to be ranked by one of
-            two projection heads; or `matching` is given for a model that has its own matching or
-            cannot have one.
+            have; or responses are to be ranked by one of two projection heads.
     """
     place = pathlib.Path(config.model)
     folders = [place / ENCODER_FOLDER, place]
     if not place.exists() and (config.model.startswith("package:") or "/" in config.model):
         # A package or a name on the hub; both are checkpoints.
         folders = [resolve_checkpoint(config.model, "model")]
-    if not any(map(is_reranker, folders)):
-        encoder = SentenceEncoder.from_options(config)
-        side = encoder.settings.get("projection")
-        if side and (config.response_selection or config.candidates_file):
-            raise InputError(
-                f"`model`={config.model}: an export that embeds behind its {side} head, and "
-                "response selection needs both heads; evaluate what it was exported from"
-            )
-        return encoder
-    for name in (
-        "retrieval",
-        "sts",
-        "pooling",
-        "projection",
-        "prefix",
-        "max_sequence_length",
-        "truncate_dim",
-    ):
+    if any(map(is_reranker, folders)):
+        return _load_reranker(config)
+
+    from dcse_tf.encoder.sentence_encoder import SentenceEncoder
+
+    encoder = SentenceEncoder.from_options(config)
+    side = encoder.settings.get("projection")
+    if side and (config.response_selection or config.candidates_file):
+        raise InputError(
+            f"`model`={config.model}: an export that embeds behind its {side} head, and "
+            "response selection needs both heads; evaluate what it was exported from"
+        )
+    match = encoder.match
+    if not match and (config.response_selection or config.candidates_file):
+        logging.warning(
+            "%s has only sentence embeddings, no token embeddings: response selection by cosine "
+            "only",
+            encoder.name,
+        )
+
+    def score(samples: Sequence[Sample]) -> Scores:
+        found = score_by_matching(samples, match) if match else {}
+        return {**found, **score_by_embeddings(samples, encoder.encode, encoder.heads)}
+
+    return Scored(dict(encoder.settings), encoder.encode, score, encoder.gather_truncated)
+
+
+def _load_reranker(config: EvaluateOptions) -> Scored:
+    from dcse_tf.reranker.reranker import Reranker
+
+    for name in _OF_EMBEDDINGS:
         if config.is_given(name):
             raise InputError(
                 f"`{name}`: {config.model} is a re-ranker, which gives no embeddings; it is for "
                 "`response_selection` and `candidates_file`"
             )
-    return Reranker.load(
+    reranker = Reranker.load(
         config.model,
         batch_tokens=config.batch_tokens,
         compute_dtype=config.compute_dtype,
         option="model",
     )
-
-
-def list_similarities(model: SentenceEncoder | Reranker) -> dict[str, SampleScore]:
-    """The similarities by which a model scores responses, by name; scores begin with that name.
-
-    "reranker" is a re-ranker's score. For an encoder, "matching" is its own similarity, if it has
-    one, and "cosine" the cosine of a candidate and the mean of the context's embeddings;
-    "projected" is this cosine behind the projection heads, if there are any.
-    """
-    if isinstance(model, Reranker):
-        return {RERANKER: score_dialogues(model.score)}
-    ways: dict[str, SampleScore] = {}
-    if model.match:
-        ways["matching"] = score_texts(model.match)
-    else:
-        logging.warning(
-            "%s has only sentence embeddings, no token embeddings: response selection by "
-            "cosine only",
-            model.name,
-        )
-    ways["cosine"] = score_texts(response_selection.cosine_score(model.encode))
-    if model.heads:
-        projected = response_selection.cosine_score(model.encode, model.heads)
-        ways[PROJECTED] = score_texts(projected)
-    return ways
-
-
-def _select_responses(
-    samples: list[response_selection.Sample],
-    ways: dict[str, SampleScore],
-    model: SentenceEncoder | Reranker,
-) -> dict[str, Evaluation]:
-    """The evaluation by each similarity; those of embeddings come with their geometry."""
-    if isinstance(model, Reranker):  # reads only what was said before a response
-        return {RERANKER: response_selection.evaluate_samples(samples, ways[RERANKER], RERANKER)}
-    found: dict[str, Evaluation] = {}
-    if model.match:
-        found |= response_selection.evaluate_both_contexts(samples, model.match, "matching")
-    return found | response_selection.evaluate_by_embeddings(samples, model.encode, model.heads)
-
-
-def _fingerprint(source: str, half: str) -> str:
-    """Identifies the file and the half that was scored; different halves cannot be compared."""
-    digest = hash_file(pathlib.Path(source))
-    return digest if half == ALL else f"{digest}:{half}"
+    return Scored(
+        reranker.settings,
+        None,
+        lambda samples: score_by_reranker(samples, reranker.score),
+        contextlib.nullcontext,
+    )

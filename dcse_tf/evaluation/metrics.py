@@ -9,7 +9,7 @@ of tied scores"), so that constant scores are rated like a random ranking.
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
@@ -25,8 +25,7 @@ class Evaluation:
 
     Attributes:
         scores: name -> score in percent; "chance_x" is the score of a random ranking for "x". Also
-            "tie_share" in percent and, not in percent, the number of items and the figures of
-            `geometry.describe`.
+            "tie_share" in percent and, not in percent, the number of items.
         items: the values that scores and confidence intervals are computed from, one entry per
             query, pair or sample: either values in percent such as "map", whose mean is the score,
             or the "degree" and "cosine" of pairs, whose correlation is the score.
@@ -72,30 +71,24 @@ def _sort(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         its group, bool `[..., n]`.
     """
     scores = _require_finite(scores)
-    ordered, first = np.sort(scores), np.ones(scores.shape, bool)
+    order = np.argsort(scores)
+    ordered, first = np.take_along_axis(scores, order, axis=-1), np.ones(scores.shape, bool)
     first[..., 1:] = ordered[..., 1:] - ordered[..., :-1] > TIE_TOLERANCE
-    return np.argsort(scores), first
+    return order, first
 
 
-def _sizes(first: np.ndarray) -> np.ndarray:
-    """The sizes of groups, given which items are the first of one, bool `[n]`."""
-    return np.diff(np.append(np.flatnonzero(first), len(first)))
-
-
-def tie_groups(scores: np.ndarray, relevant: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Groups of tied scores, best first.
+def tie_groups(scores: np.ndarray, relevant: np.ndarray) -> list[tuple[int, int]]:
+    """Groups of tied scores, best first: (size, number of relevant candidates in it).
 
     Args:
         scores: float `[candidates]`, higher is better.
         relevant: bool `[candidates]`.
-
-    Yields:
-        (size of the group, number of relevant candidates in it).
     """
     order, first = _sort(scores)
-    hits = np.add.reduceat(relevant[order], np.flatnonzero(first), dtype=int)
-    sizes = _sizes(first)
-    yield from zip(sizes[::-1].tolist(), hits[::-1].tolist(), strict=True)
+    starts = np.flatnonzero(first)
+    hits = np.add.reduceat(relevant[order], starts, dtype=int)
+    sizes = np.diff(starts, append=len(first))
+    return list(zip(sizes[::-1].tolist(), hits[::-1].tolist(), strict=True))
 
 
 def average_precision(scores: np.ndarray, relevant: np.ndarray) -> float:
@@ -184,5 +177,5 @@ def _rank(values: np.ndarray) -> np.ndarray:
 
 def tied_share(scores: np.ndarray) -> float:
     """Share of the scores that are tied with another one, 0 to 1."""
-    sizes = _sizes(_sort(scores)[1])
-    return float(sizes[sizes > 1].sum() / max(1, len(scores)))
+    sizes = [size for size, _ in tie_groups(scores, np.ones(len(scores), bool))]
+    return sum(size for size in sizes if size > 1) / max(1, len(scores))

@@ -64,8 +64,9 @@ class EvaluateOptions(SelectionOptions, ModelOptions):
     response_selection: tuple[str, ...] = option(
         (),
         "Files of sessions in jsonl form, such as the test.jsonl that prepare_data writes, "
-        "comma-separated; scored by R@k and MRR of the true response among `candidates`. Scores "
-        "named bidirectional also show an encoder as many turns after the response.",
+        "comma-separated; scored by R@k and MRR of the true response among `candidates`, given "
+        "the turns before it; of an encoder then also, named bidirectional as in the paper, given "
+        "as many turns after it.",
         path="files",
     )
     candidates_file: tuple[str, ...] = option(
@@ -102,8 +103,7 @@ class EvaluateOptions(SelectionOptions, ModelOptions):
     half: str = option(
         "all",
         "Retrieval and STS: score all queries and pairs, or one half, decided by a hash of "
-        "their texts. Choose settings on one half (choose), and report scores on the other "
-        "(report).",
+        "their texts. Choose settings on one half, and report scores on the other.",
         choices=("all", "choose", "report"),
     )
     output: str = option(
@@ -119,40 +119,32 @@ class EvaluateOptions(SelectionOptions, ModelOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        sets = ("retrieval", "sts", "response_selection", "candidates_file")
-        if not any(getattr(self, name) for name in sets):
+        if not (self.retrieval or self.sts or self.response_selection or self.candidates_file):
             raise OptionError(
                 "nothing to evaluate: give `retrieval`, `sts`, `response_selection` or "
                 "`candidates_file`"
             )
-        if self.half != "all" and self.response_selection:
-            raise OptionError(
-                f"`half`={self.half} is for `retrieval` and `sts`: leave `response_selection` out; "
-                "prepare_data has split the dialogues: choose on dev.jsonl, report on test.jsonl"
-            )
-        if self.projection and (self.response_selection or self.candidates_file):
-            self.refuse(
-                "projection",
-                "embeds behind one head, and response selection needs both; leave it out, and "
-                "responses are also ranked behind the heads",
-            )
-        self._check_candidates()
-
-    def _check_candidates(self) -> None:
-        if self.half != "all" and self.candidates_file:
-            raise OptionError(
-                f"`half`={self.half} is for `retrieval` and `sts`: leave `candidates_file` out, "
-                "which is evaluated whole"
-            )
-        names = ("candidates_format", "candidates_lines", "candidates_turns")
-        self.check_needed("candidates_file", *names, "several_positives", "max_bad_lines")
-        of_dialogues = ("candidates", "context_turns", "same_role", "max_samples")
-        for name in (*of_dialogues, "join_consecutive"):
-            if self.is_given(name) and self.candidates_file and not self.response_selection:
-                remedy = ", whose contexts `candidates_turns` cuts" if "turns" in name else ""
-                self.refuse(name, f"has no meaning for `candidates_file`{remedy}")
-        self.check_needed("response_selection", *of_dialogues, "join_consecutive")
+        drawn = ("candidates", "context_turns", "same_role", "max_samples", "join_consecutive")
+        self.check_needed("response_selection", *drawn)
+        self.check_needed(
+            "candidates_file",
+            *("candidates_format", "candidates_lines", "candidates_turns", "several_positives"),
+            "max_bad_lines",
+        )
         self.check_samples()
+        if self.response_selection or self.candidates_file:
+            if self.half != "all":
+                self.refuse(
+                    "half",
+                    "is for `retrieval` and `sts`; prepare_data has split the dialogues: choose on "
+                    "dev.jsonl, report on test.jsonl",
+                )
+            if self.projection:
+                self.refuse(
+                    "projection",
+                    "embeds behind one head, and response selection needs both; leave it out, and "
+                    "responses are also ranked behind the heads",
+                )
         if self.candidates_lines and not CANDIDATE_FORMATS[self.candidates_format].line_each:
             self.refuse(
                 "candidates_lines",

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from dcse_tf.errors import InputError, OutputError
-from dcse_tf.evaluation import geometry
 from dcse_tf.evaluation.bootstrap import Difference, difference, interval, score_names
 from dcse_tf.evaluation.metrics import Evaluation
 from dcse_tf.files import atomic_file, lock_output
@@ -30,6 +29,8 @@ class Result:
         fingerprint: identifies the set; results with equal fingerprints can be compared.
         scores, items: as in `Evaluation`.
         intervals: the 95% interval of each score that is computed from at least two items.
+        context: of response selection, which turns around the response the contexts hold, at most:
+            "3 before", or "3 before, 3 after" as in the paper; otherwise "".
     """
 
     task: str
@@ -38,6 +39,7 @@ class Result:
     scores: dict[str, float]
     items: dict[str, list[float]]
     intervals: dict[str, tuple[float, float]]
+    context: str = ""
 
     def warning(self) -> str | None:
         share = self.scores["tie_share"]
@@ -49,7 +51,9 @@ class Result:
         )
 
 
-def make_result(task: str, source: str, fingerprint: str, evaluation: Evaluation) -> Result:
+def make_result(
+    task: str, source: str, fingerprint: str, evaluation: Evaluation, context: str = ""
+) -> Result:
     """Makes a result; its intervals are computed from the items."""
     drawn = {name: interval(evaluation.items, name) for name in score_names(evaluation.items)}
     return Result(
@@ -59,37 +63,41 @@ def make_result(task: str, source: str, fingerprint: str, evaluation: Evaluation
         evaluation.scores,
         {name: values.round(9).tolist() for name, values in evaluation.items.items()},
         {name: limits for name, limits in drawn.items() if limits},
+        context,
     )
 
 
 def format_table(results: list[Result]) -> str:
-    """A table with, set by set, a line for each score and then for each figure of geometry.
+    """A table with, set by set, a line for each score, and which turns its context holds.
 
-    Below it are the sizes of groups of candidates, and a warning for each set with many ties.
+    Below it are the sizes of groups of candidates, what a ranking by roles alone reaches if that is
+    more than chance, and a warning for each set with many ties.
     """
-    rows = [("set", "score", "value", "95% interval", "chance")]
+    rows, notes = [("set", "score", "context", "value", "95% interval", "chance")], []
     for result in results:
-        file = short_path(result.source)
+        file, scores = short_path(result.source), result.scores
         for name in score_names(result.items):
             limits = result.intervals.get(name)
             rows.append(
                 (
                     file,
                     _add_size(result, name),
-                    f"{result.scores[name]:.2f}",
+                    result.context,
+                    f"{scores[name]:.2f}",
                     f"{limits[0]:.2f} to {limits[1]:.2f}" if limits else "",
-                    f"{result.scores[f'chance_{name}']:.2f}",
+                    f"{scores[f'chance_{name}']:.2f}",
                 )
             )
-        rows += [
-            (file, name, f"{result.scores[name]:.3f}", "", "")
-            for name in geometry.NAMES
-            if name in result.scores
-        ]
-    lines = (describe(result) for result in results for describe in (_describe_sizes, _tell_roles))
-    sizes = dict.fromkeys(line for line in lines if line)
+        if "groups" in scores:
+            notes.append(f"{file}: {_describe_sizes(scores)}")
+        chance = scores.get(f"chance_{result.task.removeprefix('response_')}_r1", 100.0)
+        if scores.get("role_r1", 0.0) > chance:
+            notes.append(
+                f"{file}: a ranking that knows only the role of each candidate has R@1 "
+                f"{scores['role_r1']:.2f}"
+            )
     warnings = [warning for result in results if (warning := result.warning())]
-    return "\n".join([align(rows, text_columns=2), *sizes, *warnings])
+    return "\n".join([align(rows, text_columns=3), *dict.fromkeys(notes), *warnings])
 
 
 def _add_size(result: Result, label: str) -> str:
@@ -100,36 +108,17 @@ def _add_size(result: Result, label: str) -> str:
     return label.replace("_of_", " of ")
 
 
-def _describe_sizes(result: Result) -> str:
-    """Says how many groups of candidates have each size; "" for a set without groups."""
-    counts = {
-        int(name.removeprefix("groups_of_")): int(count)
-        for name, count in result.scores.items()
-        if name.startswith("groups_of_")
-    }
-    if not counts:
-        return ""
-    size = int(result.scores["candidates"])
-    total = sum(counts.values())
-    if len(counts) == 1:
-        return f"{short_path(result.source)}: {total} groups of {size} candidates"
-    listed = ", ".join(f"{count} of {length}" for length, count in sorted(counts.items()))
-    # Among groups of two, R@1 is itself of 2, and there is no second one over all groups.
-    pair = "" if size == 2 else "R@1 of 2, "
+def _describe_sizes(scores: Mapping[str, float]) -> str:
+    """How many groups of candidates have each size."""
+    prefix = "groups_of_"
+    sizes = {int(k.removeprefix(prefix)): int(scores[k]) for k in scores if k.startswith(prefix)}
+    size = int(scores["candidates"])
+    if len(sizes) == 1:
+        return f"{sizes[size]} groups of {size} candidates"
+    listed = ", ".join(f"{count} of {length}" for length, count in sorted(sizes.items()))
     return (
-        f"{short_path(result.source)}: {total} groups ({listed} candidates); R@k is over the "
-        f"groups of {size}; {pair}MAP and MRR are over all"
-    )
-
-
-def _tell_roles(result: Result) -> str:
-    """Says what a ranking by roles alone reaches; "" if it is no better than chance."""
-    by_role = result.scores.get("role_r1", 0.0)
-    if by_role <= result.scores.get(f"chance_{result.task.removeprefix('response_')}_r1", 100.0):
-        return ""
-    return (
-        f"{short_path(result.source)}: a ranking that knows only the role of each candidate has "
-        f"R@1 {by_role:.2f}"
+        f"{sum(sizes.values())} groups ({listed} candidates); R@k is over the groups of {size}, "
+        "all other scores are over all groups"
     )
 
 
@@ -208,7 +197,8 @@ def read_json(path: pathlib.Path) -> tuple[str, list[Result], dict[str, Any]]:
         results = []
         for entry in content["results"]:
             limits = {name: (low, high) for name, (low, high) in entry["intervals"].items()}
-            results.append(Result(**{**{k: entry[k] for k in fields}, "intervals": limits}))
+            values = {name: entry[name] for name in fields if name in entry}
+            results.append(Result(**{**values, "intervals": limits}))
         return str(content["model"]), results, dict(content["settings"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{path}: not a file of results of evaluate: {error!r}") from error
@@ -227,11 +217,12 @@ _OF_RESPONSES = (
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """One score of two models on the same set."""
+    """One score of two models on the same set; `context` as in `Result`."""
 
     task: str
     source: str
     score: str
+    context: str
     first: float
     second: float
     difference: Difference
@@ -249,8 +240,6 @@ def describe_differences(first: Mapping[str, Any], second: Mapping[str, Any]) ->
         names += _OF_RESPONSES
     if first.get("candidates_file") and second.get("candidates_file"):
         names.append("candidates_turns")
-    if len(names) > len(_OF_ALL):
-        names.append("matching")
 
     def show(value: Any) -> str:
         # An empty text, or one that ends in a space, cannot be seen without quotes.
@@ -277,7 +266,7 @@ def compare_results(first: list[Result], second: list[Result]) -> list[Compariso
         other = known.get((result.task, result.fingerprint))
         if other is None:
             continue
-        names = [name for name in score_names(result.items) if _count_items(result, name) > 1]
+        names = [name for name in score_names(result.items) if name in result.intervals]
         if not names:
             alone.append(result.source)
         ours = {name: np.array(values) for name, values in result.items.items()}
@@ -287,6 +276,7 @@ def compare_results(first: list[Result], second: list[Result]) -> list[Compariso
                 result.task,
                 result.source,
                 name,
+                result.context,
                 result.scores[name],
                 other.scores[name],
                 difference(ours, theirs, name),
@@ -304,10 +294,6 @@ def compare_results(first: list[Result], second: list[Result]) -> list[Compariso
     return comparisons
 
 
-def _count_items(result: Result, name: str) -> int:
-    return len(result.items["cosine" if name == "spearman" else name])
-
-
 def format_comparisons(comparisons: list[Comparison], corrected: list[float]) -> str:
     """A table with a line per score.
 
@@ -315,11 +301,12 @@ def format_comparisons(comparisons: list[Comparison], corrected: list[float]) ->
         comparisons: the comparisons, one per line.
         corrected: the p-value of each, corrected by `holm` over all comparisons of the job.
     """
-    head = ("set", "score", "first", "second", "difference", "95% interval")
+    head = ("set", "score", "context", "first", "second", "difference", "95% interval")
     rows = [
         (
             short_path(c.source),
             c.score,
+            c.context,
             f"{c.first:.2f}",
             f"{c.second:.2f}",
             f"{c.difference.value:+.2f}",
@@ -329,4 +316,4 @@ def format_comparisons(comparisons: list[Comparison], corrected: list[float]) ->
         )
         for c, p_value in zip(comparisons, corrected, strict=True)
     ]
-    return align([(*head, "p", "p (Holm)"), *rows], text_columns=2)
+    return align([(*head, "p", "p (Holm)"), *rows], text_columns=3)

@@ -1,34 +1,44 @@
-"""Response selection on held-out sessions: ranks the true response among others.
+"""Response selection: ranks the true response of a context among others.
 
 Whoever chooses a response has only heard the turns before it. So a context consists of earlier
 turns. The paper's context is bidirectional: it also has the turns after the response, which often
 repeat it. Scores with such contexts are named apart, such as cosine_bidirectional_r1.
+
+Samples are drawn from held-out sessions, or are given as groups of candidates.
 """
 
 import collections
 import dataclasses
+import functools
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dcse_tf.data.dialogue import Context, Utterance, make_session
+from dcse_tf.data.formats.candidates import CandidateGroup
 from dcse_tf.data.formats.messages import parse_dialogue
 from dcse_tf.data.formats.reading import read_json_lines
 from dcse_tf.encoder.unit_length import normalize
-from dcse_tf.evaluation import geometry, metrics
+from dcse_tf.evaluation import metrics
 from dcse_tf.evaluation.metrics import Encode, Evaluation
-from dcse_tf.evaluation.names import PROJECTED, RECALLS, bidirectional
+from dcse_tf.evaluation.names import (
+    PROJECTED,
+    RECALLS,
+    RERANKER,
+    bidirectional,
+    group_scores,
+    rank_scores,
+)
 from dcse_tf.files import hash_number
 from dcse_tf.input_files import BadLines
 from dcse_tf.matching.head_files import HeadMaps, project
 
-# A function from contexts and candidates to scores, float `[samples, candidates]`, higher is
-# better.
-Score = Callable[[list[list[str]], list[list[str]]], np.ndarray]
+# Scores of the candidates of each sample, float `[candidates]` each, by the similarity's name.
+Scores = Mapping[str, Sequence[np.ndarray]]
 
-_CHUNK = 1000  # contexts whose embeddings are held at a time
+_CHUNK = 1000  # samples whose embeddings are held at a time
 
 
 class HeldOutSession(NamedTuple):
@@ -79,49 +89,6 @@ class Sample:
     later: tuple[str, ...] = dataclasses.field(default=(), repr=False)
     of_role: int | None = dataclasses.field(default=None, repr=False)
 
-    def with_later_turns(self) -> "Sample":
-        """The sample with a bidirectional context, whose speakers are left out."""
-        return dataclasses.replace(self, context=[*self.context, *self.later], roles=None)
-
-
-# A function from samples to scores, float `[candidates]` for each sample, higher is better. Samples
-# may have different numbers of candidates.
-SampleScore = Callable[[Sequence[Sample]], Sequence[np.ndarray]]
-
-
-def score_texts(score: Score) -> SampleScore:
-    """Scores samples with a function of texts; groups samples with equal numbers of candidates."""
-
-    def score_samples(samples: Sequence[Sample]) -> list[np.ndarray]:
-        rows = [np.zeros(0)] * len(samples)
-        lengths = np.array([len(sample.candidates) for sample in samples], np.int64)
-        for length in np.unique(lengths):
-            places = np.flatnonzero(lengths == length).tolist()
-            found = score(
-                [samples[place].context for place in places],
-                [samples[place].candidates for place in places],
-            )
-            for place, row in zip(places, found, strict=True):
-                rows[place] = row
-        return rows
-
-    return score_samples
-
-
-def score_dialogues(score: Callable[..., Sequence[np.ndarray]]) -> SampleScore:
-    """Scores samples with a re-ranker's `score`; passes the speakers if all samples have them."""
-
-    def score_samples(samples: Sequence[Sample]) -> Sequence[np.ndarray]:
-        told = all(sample.roles and sample.responder is not None for sample in samples)
-        return score(
-            [sample.context for sample in samples],
-            [sample.candidates for sample in samples],
-            [sample.roles for sample in samples] if told else None,
-            [sample.responder for sample in samples] if told else None,
-        )
-
-    return score_samples
-
 
 def read_sessions(path: pathlib.Path, join: bool = False) -> list[HeldOutSession]:
     """Reads the sessions of a jsonl file that have at least two turns.
@@ -145,6 +112,24 @@ def read_sessions(path: pathlib.Path, join: bool = False) -> list[HeldOutSession
 def read_dialogues(path: pathlib.Path, join: bool = False) -> list[tuple[str, list[str]]]:
     """Like `read_sessions`, as (id, texts of the turns)."""
     return [(session.session_id, session.texts) for session in read_sessions(path, join)]
+
+
+def sample_group(group: CandidateGroup, turns: int = 0) -> Sample:
+    """Turns a group into a sample: true responses first, otherwise in the file's order.
+
+    Args:
+        group: the group.
+        turns: how many turns of the context to keep, the last ones; 0 for all.
+    """
+    order = sorted(range(len(group.labels)), key=lambda place: -group.labels[place])
+    context = group.context[-turns:]
+    return Sample(
+        [turn.text for turn in context],
+        [group.candidates[place] for place in order],
+        positives=sum(group.labels),
+        roles=[turn.role for turn in context],
+        responder=group.responder,
+    )
 
 
 def make_samples(
@@ -247,150 +232,37 @@ def _draw_response(session: HeldOutSession, context_turns: int, seed: int, last:
     )
 
 
-def evaluate_both_contexts(
-    samples: Sequence[Sample], score: Score, similarity: str
-) -> dict[str, Evaluation]:
-    """Evaluates with the turns before each response, and with those after it too.
-
-    Args:
-        samples: as for `evaluate_samples`.
-        score: computes a similarity of contexts and candidates.
-        similarity: its name.
-
-    Returns:
-        The evaluation by the similarity and, unless nothing is said after any response, the one
-        with bidirectional contexts, by name.
-    """
-    # In one call, so that a text that both contexts have is encoded once.
-    around = []
-    if any(sample.later for sample in samples):
-        around = [sample.with_later_turns() for sample in samples]
-    rows = score_texts(score)([*samples, *around])
-    found = {similarity: _evaluate_rows(samples, rows[: len(samples)], similarity)}
-    if around:
-        name = bidirectional(similarity)
-        found[name] = _evaluate_rows(around, rows[len(samples) :], name)
-    return found
-
-
-def evaluate_response_selection(
-    samples: list[Sample], score: Score, similarity: str = "matching"
-) -> Evaluation:
-    """Like `evaluate_samples`, with a function of texts as the score."""
-    return evaluate_samples(samples, score_texts(score), similarity)
-
-
-def evaluate_samples(samples: Sequence[Sample], score: SampleScore, similarity: str) -> Evaluation:
-    """R@k and MRR in percent; ties count as the mean over all orders.
-
-    Args:
-        samples: samples with one true response each and equal numbers of candidates.
-        score: computes a similarity of contexts and candidates.
-        similarity: its name, the prefix of the scores' names.
-
-    Returns:
-        Scores: those of `rank_scores`, such as matching_r1, and the same with "chance_" for a
-        random ranking; tie_share, the percentage of candidates with the same score as another one
-        of their sample; samples, the number of samples; role_r1, where any role is known, R@1 of
-        a ranking that knows nothing but the candidates' roles. Items: one per sample.
-    """
-    return _evaluate_rows(samples, score(samples), similarity)
-
-
-def _evaluate_rows(
-    samples: Sequence[Sample], scores: Sequence[np.ndarray], similarity: str
-) -> Evaluation:
-    """`evaluate_samples`, given the scores of each sample's candidates."""
-    rows = [_score_sample(row, similarity) for row in scores]
-    chance = _score_sample(np.zeros(len(samples[0].candidates)), similarity)
-    items = {name: 100.0 * np.array([row[name] for row in rows]) for name in chance}
-    means = {name: float(np.mean(values)) for name, values in items.items()}
-    means |= {f"chance_{k}": 100.0 * v for k, v in chance.items() if k != "tie_share"}
-    of_roles = [sample.of_role for sample in samples]
-    if any(count is not None for count in of_roles):
-        most = len(samples[0].candidates) - 1
-        hits = [1 / (1 + (most if count is None else count)) for count in of_roles]
-        means["role_r1"] = 100.0 * float(np.mean(hits))
-    return Evaluation({**means, "samples": float(len(samples))}, items)
-
-
-def _score_sample(scores: np.ndarray, similarity: str) -> dict[str, float]:
-    relevant = np.arange(len(scores)) == 0
-    ranks = [k for k in RECALLS if k < len(scores)]
-    return {
-        **{f"{similarity}_r{k}": metrics.recall_at(k, scores) for k in ranks},
-        f"{similarity}_mrr": metrics.reciprocal_rank(scores, relevant),
-        "tie_share": metrics.tied_share(scores),
-    }
-
-
-def cosine_score(encode: Encode, heads: HeadMaps | None = None) -> Score:
+def score_by_embeddings(samples: Sequence[Sample], encode: Encode, heads: HeadMaps) -> Scores:
     """Scores candidates by their cosine with the mean of the context's embeddings.
 
-    This does not use the matching, so it shows what the matching adds.
-
-    Args:
-        encode: embeds texts.
-        heads: projection heads, applied to the mean and to the candidates' embeddings; None for
-            none.
-    """
-
-    def score(contexts: list[list[str]], candidates: list[list[str]]) -> np.ndarray:
-        parts = [slice(start, start + _CHUNK) for start in range(0, len(contexts), _CHUNK)]
-        return np.concatenate([score_part(contexts[part], candidates[part]) for part in parts])
-
-    def score_part(contexts: list[list[str]], candidates: list[list[str]]) -> np.ndarray:
-        rows = embed_groups([*contexts, *candidates], encode)
-        means = np.stack([rows(group).mean(axis=0) for group in contexts])
-        responses = [rows(group) for group in candidates]
-        if heads:
-            means = project(means, heads["context"])
-            responses = [project(group, heads["response"]) for group in responses]
-        pairs = zip(responses, normalize(means), strict=True)
-        return np.stack([normalize(group) @ mean for group, mean in pairs])
-
-    return score
-
-
-def embed_samples(samples: list[Sample], encode: Encode) -> Encode:
-    """Encodes the samples' texts, to score them in several ways.
-
-    Returns:
-        A function from these texts to their embeddings.
-    """
-    groups = [[*each.context, *each.candidates, *each.later] for each in samples]
-    return embed_groups(groups, encode)
-
-
-def evaluate_by_embeddings(
-    samples: list[Sample], encode: Encode, heads: HeadMaps
-) -> dict[str, Evaluation]:
-    """The evaluation by each comparison of sentence embeddings, which are computed once.
+    This does not use the matching, so it shows what the matching adds. Each text of a thousand
+    samples is encoded once.
 
     Args:
         samples: the samples.
         encode: embeds texts.
-        heads: projection heads; empty for none.
+        heads: projection heads, by side; empty for none.
 
     Returns:
-        "cosine", by `cosine_score`; with heads, also "projected", the cosine behind them; and both
-        with bidirectional contexts, see `evaluate_both_contexts`. "cosine" has the figures of
-        `geometry.describe` over all turns of contexts and candidates, where the mean of a context
-        and its true response are a positive pair.
+        "cosine" and, with heads, "projected", the cosine behind them: of the context's mean behind
+        one head and the candidate behind the other. Both also with bidirectional contexts, unless
+        nothing is said after any response.
     """
-    rows = embed_samples(samples, encode)
-    found = evaluate_both_contexts(samples, cosine_score(rows), "cosine")
-    if heads:
-        found |= evaluate_both_contexts(samples, cosine_score(rows, heads), PROJECTED)
-
-    texts = sorted({text for sample in samples for text in (*sample.context, *sample.candidates)})
-    means = normalize(np.stack([rows(sample.context).mean(axis=0) for sample in samples]))
-    responses = normalize(rows([sample.candidates[0] for sample in samples]))
-    distances = geometry.squared_distances(means, responses)
-    shape = geometry.describe(texts, normalize(rows(texts)), distances)
-    found["cosine"] = dataclasses.replace(
-        found["cosine"], scores={**found["cosine"].scores, **shape}
-    )
+    found: dict[str, list[np.ndarray]] = collections.defaultdict(list)
+    later = any(sample.later for sample in samples)
+    for start in range(0, len(samples), _CHUNK):
+        chunk = samples[start : start + _CHUNK]
+        rows = embed_groups([[*s.context, *s.later, *s.candidates] for s in chunk], encode)
+        for name, maps in [("cosine", {})] + [(PROJECTED, heads)] * bool(heads):
+            for both in [False, True][: 1 + later]:
+                way = bidirectional(name) if both else name
+                for sample in chunk:
+                    context = [*sample.context, *sample.later] if both else sample.context
+                    mean, responses = rows(context).mean(axis=0), rows(sample.candidates)
+                    if maps:
+                        mean = project(mean[np.newaxis], maps["context"])[0]
+                        responses = project(responses, maps["response"])
+                    found[way].append(normalize(responses) @ normalize(mean[np.newaxis])[0])
     return found
 
 
@@ -400,3 +272,141 @@ def embed_groups(groups: Sequence[list[str]], encode: Encode) -> Encode:
     index = {text: place for place, text in enumerate(texts)}
     embeddings = np.asarray(encode(texts), np.float64)
     return lambda group: embeddings[[index[text] for text in group]]
+
+
+def score_by_matching(
+    samples: Sequence[Sample], match: Callable[[list[list[str]], list[list[str]]], np.ndarray]
+) -> Scores:
+    """Scores candidates by a model's own similarity.
+
+    Args:
+        samples: the samples, with any numbers of candidates.
+        match: from contexts and their candidates, the same number for each context, to
+            similarities, float `[contexts, candidates]`.
+
+    Returns:
+        "matching" and, unless nothing is said after any response, "matching_bidirectional".
+    """
+    # In one call, so that a text that both contexts have is encoded once.
+    contexts = [sample.context for sample in samples]
+    if any(sample.later for sample in samples):
+        contexts += [[*sample.context, *sample.later] for sample in samples]
+    candidates = [samples[place % len(samples)].candidates for place in range(len(contexts))]
+    rows = [np.zeros(0)] * len(contexts)
+    for length in {len(group) for group in candidates}:
+        places = [place for place, group in enumerate(candidates) if len(group) == length]
+        found = match([contexts[place] for place in places], [candidates[p] for p in places])
+        for place, row in zip(places, found, strict=True):
+            rows[place] = row
+    scores = {"matching": rows[: len(samples)], bidirectional("matching"): rows[len(samples) :]}
+    return {name: found for name, found in scores.items() if found}
+
+
+def score_by_reranker(
+    samples: Sequence[Sample], score: Callable[..., Sequence[np.ndarray]]
+) -> Scores:
+    """Scores candidates by a re-ranker's `score`, as "reranker".
+
+    It reads only what was said before a response, and who spoke if all samples say it.
+    """
+    told = all(sample.roles and sample.responder is not None for sample in samples)
+    rows = score(
+        [sample.context for sample in samples],
+        [sample.candidates for sample in samples],
+        [sample.roles for sample in samples] if told else None,
+        [sample.responder for sample in samples] if told else None,
+    )
+    return {RERANKER: rows}
+
+
+def evaluate_responses(
+    samples: Sequence[Sample], scores: Scores, grouped: bool = False
+) -> dict[str, Evaluation]:
+    """The evaluation by each similarity, see `evaluate_scores`."""
+    return {name: evaluate_scores(samples, rows, name, grouped) for name, rows in scores.items()}
+
+
+def evaluate_scores(
+    samples: Sequence[Sample],
+    scores: Sequence[np.ndarray],
+    similarity: str,
+    grouped: bool = False,
+) -> Evaluation:
+    """R@k, MRR and, of groups, MAP in percent; ties count as the mean over all orders.
+
+    R@k, the share of the true responses that are among the first k, cannot be compared between
+    different numbers of candidates. It is computed over the groups of the most frequent size, the
+    larger one in a tie, for k below that size. R@1 of 2 ranks the first true response in the file's
+    order against the first other candidate. R@1 of 2, MAP and MRR are computed over all groups.
+
+    Args:
+        samples: the samples.
+        scores: those of each sample's candidates, float `[candidates]`, higher is better.
+        similarity: its name, the prefix of the scores' names.
+        grouped: whether the samples are groups of a file.
+
+    Returns:
+        Scores: those of `names.rank_scores`, or of `names.group_scores`, and the same with
+        "chance_" for a random ranking; tie_share, the percentage of candidates with the same score
+        as another one of their sample. Of drawn samples: samples, their number; role_r1, where any
+        role is known, R@1 of a ranking that knows nothing but the candidates' roles. Of groups:
+        groups, their number; groups_of_N, the number of groups with N candidates; and candidates,
+        the N of R@k. Items: one per sample; for R@k of groups, one per group of N candidates.
+    """
+    sizes = collections.Counter(len(sample.candidates) for sample in samples)
+    size = max(sizes, key=lambda length: (sizes[length], length))
+    recalls = [f"{similarity}_r{k}" for k in RECALLS]
+    list_names = group_scores if grouped else rank_scores
+    names = (*list_names(similarity, size), "tie_share")
+    items: dict[str, list[float]] = {name: [] for name in names}
+    chances: dict[str, list[float]] = {name: [] for name in names}
+    for sample, row in zip(samples, scores, strict=True):
+        found = _score_sample(np.asarray(row), sample.positives, names, similarity)
+        chance = _chance(len(row), sample.positives, names, similarity)
+        for name in names:
+            if len(row) == size or name not in recalls:
+                items[name].append(found[name])
+                chances[name].append(chance[name])
+
+    arrays = {name: 100.0 * np.array(values) for name, values in items.items()}
+    means = {name: float(np.mean(values)) for name, values in arrays.items()}
+    del chances["tie_share"]
+    means |= {f"chance_{k}": 100.0 * float(np.mean(v)) for k, v in chances.items()}
+    of_roles = [sample.of_role for sample in samples]
+    if any(count is not None for count in of_roles):
+        hits = [1 / (size if count is None else 1 + count) for count in of_roles]
+        means["role_r1"] = 100.0 * float(np.mean(hits))
+    if grouped:
+        means |= {"groups": float(len(samples)), "candidates": float(size)}
+        means |= {f"groups_of_{length}": float(sizes[length]) for length in sorted(sizes)}
+    else:
+        means["samples"] = float(len(samples))
+    return Evaluation(means, arrays)
+
+
+def _score_sample(
+    scores: np.ndarray, positives: int, names: Sequence[str], similarity: str
+) -> dict[str, float]:
+    """The scores of these names of one sample, as shares."""
+    relevant = np.arange(len(scores)) < positives
+    found = {"tie_share": metrics.tied_share(scores)}
+    for name in names:
+        match name.removeprefix(f"{similarity}_"):
+            case "map":
+                found[name] = metrics.average_precision(scores, relevant)
+            case "mrr":
+                found[name] = metrics.reciprocal_rank(scores, relevant)
+            case "r1_of_2":
+                found[name] = metrics.recall_at(1, scores[[0, positives]])
+            case "tie_share":
+                pass
+            case recall:
+                found[name] = metrics.recall_at(int(recall[1:]), scores, relevant)
+    return found
+
+
+@functools.cache
+def _chance(
+    candidates: int, positives: int, names: tuple[str, ...], similarity: str
+) -> dict[str, float]:
+    return _score_sample(np.zeros(candidates), positives, names, similarity)

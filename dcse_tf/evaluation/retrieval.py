@@ -2,13 +2,12 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Sequence
 
 import numpy as np
 
 from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation import geometry, metrics
+from dcse_tf.evaluation import metrics
 from dcse_tf.evaluation.metrics import Encode, Evaluation
 from dcse_tf.files import atomic_file
 from dcse_tf.input_files import BadLines, read_lines
@@ -60,37 +59,30 @@ def read_retrieval_set(path: pathlib.Path) -> RetrievalSet:
 
     queries = []
     for index, (number, *lists) in enumerate(rows):
-        positives, negatives = (_parse(path, number, text, len(rows)) for text in lists)
-        _refuse_repeats(path, number, np.concatenate([[index], positives, negatives]))
+        try:
+            positives, negatives = (
+                np.array([int(part) for part in text.split(",") if part.strip()], np.int64)
+                for text in lists
+            )
+        except (ValueError, OverflowError) as error:
+            message = f"{path}:{number}: expected comma-separated indices: {error}"
+            raise InputError(message) from error
+        indices = np.concatenate([[index], positives, negatives])
+        if not 0 <= indices.min() <= indices.max() < len(rows):
+            raise InputError(f"{path}:{number}: an index is not between 0 and {len(rows) - 1}")
+        # A query that is its own positive would always be found, and a candidate cannot be both
+        # positive and negative.
+        found, counts = np.unique(indices, return_counts=True)
+        if counts.max() > 1:
+            raise InputError(
+                f"{path}:{number}: expected the sentence, its positives and its negatives to be "
+                f"different lines; index {found[counts.argmax()]} occurs {counts.max()} times"
+            )
         if len(positives) and len(negatives):
             queries.append(Query(index, positives, negatives))
     if not queries:
         raise InputError(f"{path}: no query with a positive and a negative")
     return RetrievalSet(sentences, queries, intents)
-
-
-def _parse(path: pathlib.Path, number: int, text: str, sentences: int) -> np.ndarray:
-    try:
-        indices = [int(part) for part in text.split(",") if part.strip()]
-    except ValueError as error:
-        raise InputError(f"{path}:{number}: expected comma-separated indices: {error}") from error
-    if indices and not 0 <= min(indices) <= max(indices) < sentences:
-        raise InputError(f"{path}:{number}: an index is not between 0 and {sentences - 1}")
-    return np.array(indices, np.int64)
-
-
-def _refuse_repeats(path: pathlib.Path, number: int, indices: np.ndarray) -> None:
-    """Refuses a sentence that occurs twice among a query and its candidates.
-
-    A query that is its own positive would always be found, and a candidate cannot be both positive
-    and negative.
-    """
-    found, counts = np.unique(indices, return_counts=True)
-    if counts.max() > 1:
-        raise InputError(
-            f"{path}:{number}: expected the sentence, its positives and its negatives to be "
-            f"different lines; index {found[counts.argmax()]} is among them {counts.max()} times"
-        )
 
 
 def write_retrieval_set(path: pathlib.Path, retrieval_set: RetrievalSet) -> None:
@@ -120,33 +112,26 @@ def evaluate_retrieval(retrieval_set: RetrievalSet, encode: Encode) -> Evaluatio
 
     Returns:
         Scores: map, mrr; chance_map, chance_mrr, those of a random ranking; tie_share, the
-        percentage of candidates with the same score as another candidate of their query; queries;
-        and those of `geometry.describe`, with each query and each of its positives as a positive
-        pair. Items: one per query.
+        percentage of candidates with the same score as another candidate of their query; and
+        queries. Items: one per query.
     """
     embeddings = normalize(encode(retrieval_set.sentences))
-    rows = np.array([_score_query(query, embeddings) for query in retrieval_set.queries])
+    rows = []
+    for query in retrieval_set.queries:
+        candidates = np.concatenate([query.positives, query.negatives])
+        relevant = np.arange(len(candidates)) < len(query.positives)
+        scores = embeddings[candidates] @ embeddings[query.sentence]
+        constant = np.zeros(len(candidates))
+        rows.append(
+            (
+                metrics.average_precision(scores, relevant),
+                metrics.reciprocal_rank(scores, relevant),
+                metrics.average_precision(constant, relevant),
+                metrics.reciprocal_rank(constant, relevant),
+                metrics.tied_share(scores),
+            )
+        )
     names = ("map", "mrr", "chance_map", "chance_mrr", "tie_share")
-    items = dict(zip(names, 100.0 * rows.T, strict=True))
+    items = dict(zip(names, 100.0 * np.array(rows).T, strict=True))
     means = {name: float(np.mean(values)) for name, values in items.items()}
-
-    distances = [
-        geometry.squared_distances(embeddings[query.positives], embeddings[query.sentence])
-        for query in retrieval_set.queries
-    ]
-    shape = geometry.describe(retrieval_set.sentences, embeddings, np.concatenate(distances))
-    return Evaluation({**means, "queries": float(len(rows)), **shape}, items)
-
-
-def _score_query(query: Query, embeddings: np.ndarray) -> Sequence[float]:
-    candidates = np.concatenate([query.positives, query.negatives])
-    relevant = np.arange(len(candidates)) < len(query.positives)
-    scores = embeddings[candidates] @ embeddings[query.sentence]
-    constant = np.zeros(len(candidates))
-    return (
-        metrics.average_precision(scores, relevant),
-        metrics.reciprocal_rank(scores, relevant),
-        metrics.average_precision(constant, relevant),
-        metrics.reciprocal_rank(constant, relevant),
-        metrics.tied_share(scores),
-    )
+    return Evaluation({**means, "queries": float(len(rows))}, items)

@@ -7,12 +7,10 @@ import numpy as np
 
 from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation import geometry, metrics
+from dcse_tf.evaluation import metrics
 from dcse_tf.evaluation.metrics import Encode, Evaluation
 from dcse_tf.files import atomic_file
 from dcse_tf.input_files import BadLines, read_lines
-
-ALIKE = 4.0  # smallest degree at which the sentences of a pair count as equal in meaning
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,11 +73,9 @@ def evaluate_sts(sts_set: StsSet, encode: Encode) -> Evaluation:
 
     Returns:
         Scores: spearman; chance_spearman, which is 0; tie_share, the percentage of pairs with the
-        same cosine as another pair; pairs; and those of `geometry.describe`, with the pairs of
-        degree ALIKE or more as positive pairs. Items: degree and cosine, one per pair.
+        same cosine as another pair; and pairs. Items: degree and cosine, one per pair.
     """
-    embeddings = normalize(encode(sts_set.first + sts_set.second))
-    first, second = np.split(embeddings, 2)
+    first, second = np.split(normalize(encode(sts_set.first + sts_set.second)), 2)
     cosines = np.sum(first * second, axis=-1)
     scores = {
         "spearman": 100.0 * float(metrics.spearman(sts_set.degrees, cosines)),
@@ -87,8 +83,4 @@ def evaluate_sts(sts_set: StsSet, encode: Encode) -> Evaluation:
         "tie_share": 100.0 * metrics.tied_share(cosines),
         "pairs": float(len(cosines)),
     }
-
-    alike = sts_set.degrees >= ALIKE
-    distances = geometry.squared_distances(first[alike], second[alike])
-    scores |= geometry.describe(sts_set.first + sts_set.second, embeddings, distances)
     return Evaluation(scores, {"degree": sts_set.degrees, "cosine": cosines})

@@ -11,11 +11,9 @@ import numpy as np
 
 from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation import geometry
 from dcse_tf.evaluation.bootstrap import Difference, difference, interval
-from dcse_tf.evaluation.metrics import Evaluation
+from dcse_tf.evaluation.metrics import Evaluation, quantize
 from dcse_tf.evaluation.names import PROJECTED
-from dcse_tf.evaluation.nearest import find_nearest
 from dcse_tf.evaluation.options import LEAST_SENTENCES, NEIGHBOURS
 from dcse_tf.evaluation.report import align
 
@@ -118,19 +116,24 @@ def compare_embeddings(
     kept = np.array([len(np.intersect1d(*rows)) for rows in zip(*lists, strict=True)])
     hubs = [np.bincount(rows.ravel(), minlength=len(sentences)) for rows in lists]
 
-    shapes = [geometry.describe(sentences, space, np.zeros(0)) for space in (first, second)]
     same = first.shape == second.shape
     return Changes(
         sentences=len(sentences),
         kept=100.0 * float(kept.mean()) / NEIGHBOURS,
         chance_kept=100.0 * NEIGHBOURS / (len(sentences) - 1),
         cosine=float(np.sum(first * second, axis=1).mean()) if same else None,
-        mean_cosine=(shapes[0]["anisotropy"], shapes[1]["anisotropy"]),
+        mean_cosine=(_mean_cosine(first), _mean_cosine(second)),
         hub=tuple(100.0 * float(counts.max()) / len(sentences) for counts in hubs),  # type: ignore[arg-type]
         hub_sentence=tuple(sentences[int(counts.argmax())] for counts in hubs),  # type: ignore[arg-type]
         moved=_find_moved(sentences, second, lists, kept),
         scores=scores,
     )
+
+
+def _mean_cosine(rows: np.ndarray) -> float:
+    """Of two different rows of length 1."""
+    count = len(rows)
+    return float((np.sum(rows.sum(axis=0) ** 2) - np.sum(rows**2)) / (count * (count - 1)))
 
 
 def find_neighbours(embeddings: np.ndarray) -> np.ndarray:
@@ -139,14 +142,14 @@ def find_neighbours(embeddings: np.ndarray) -> np.ndarray:
     Args:
         embeddings: float64 `[rows, dim]`, of length 1 each.
     """
-    matrix = embeddings.astype(np.float32)
     lists = []
-    for start in range(0, len(matrix), _QUERIES):
-        found = find_nearest(matrix, matrix[start : start + _QUERIES], NEIGHBOURS + 1)
-        for row, near in enumerate(found, start=start):
-            # A row need not come first in its own list, if other rows are equal to it.
-            lists.append(near.rows[near.rows != row][:NEIGHBOURS])
-    return np.stack(lists)
+    for start in range(0, len(embeddings), _QUERIES):
+        # Rounded, so that what float32 loses decides no order; equal ones are in that of the rows.
+        cosines = quantize(embeddings[start : start + _QUERIES] @ embeddings.T)
+        rows = np.arange(len(cosines))
+        cosines[rows, start + rows] = -np.inf  # its own
+        lists.append(np.argsort(-cosines, axis=1, kind="stable")[:, :NEIGHBOURS])
+    return np.concatenate(lists)
 
 
 def _find_moved(

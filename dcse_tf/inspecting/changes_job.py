@@ -17,11 +17,10 @@ from dcse_tf.evaluation.names import PROJECTED
 from dcse_tf.evaluation.options import LEAST_SENTENCES, ChangesOptions
 from dcse_tf.evaluation.response_selection import (
     Sample,
-    cosine_score,
-    embed_samples,
-    evaluate_response_selection,
+    evaluate_scores,
     make_samples,
     read_sessions,
+    score_by_embeddings,
 )
 from dcse_tf.files import atomic_directory, atomic_file, hash_number
 from dcse_tf.inspecting import changes as figures
@@ -118,16 +117,14 @@ def measure_changes(before: SentenceEncoder, after: SentenceEncoder, held_out: H
     """
     scores: tuple[figures.ScoreChange, ...] = ()
     if samples := held_out.samples:
-        both = [(embed_samples(samples, each.encode), each.heads) for each in (before, after)]
+        both = [score_by_embeddings(samples, each.encode, each.heads) for each in (before, after)]
         if after.heads:
             first, second = (
-                evaluate_response_selection(samples, cosine_score(rows, heads), PROJECTED)
-                for rows, heads in both
+                evaluate_scores(samples, found.get(PROJECTED, found["cosine"]), PROJECTED)
+                for found in both
             )
             scores += figures.compare_scores(first, second, PROJECTED)
-        first, second = (
-            evaluate_response_selection(samples, cosine_score(rows), "cosine") for rows, _ in both
-        )
+        first, second = (evaluate_scores(samples, found["cosine"], "cosine") for found in both)
         scores += figures.compare_scores(first, second)
     texts = held_out.sentences
     return figures.compare_embeddings(texts, before.encode(texts), after.encode(texts), scores)

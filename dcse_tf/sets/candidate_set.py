@@ -202,27 +202,11 @@ def make_group(
     return group, len(drawn)
 
 
-@dataclasses.dataclass(frozen=True)
-class Built:
-    """Counts of what was built and what was left out.
-
-    Attributes:
-        sessions: sessions used.
-        groups: groups written.
-        pool: different responses that negatives were chosen from, over all splits.
-        drawn: negatives that were drawn at random.
-        left_out: reason -> how many were left out.
-    """
-
-    sessions: int
-    groups: int
-    pool: int
-    drawn: int
-    left_out: dict[str, int]
-
-
-def build_candidates(config: BuildCandidatesOptions) -> Built:
+def build_candidates(config: BuildCandidatesOptions) -> str:
     """Builds a file of grouped candidates from dialogues.
+
+    Returns:
+        What was built and what was left out, in two lines.
 
     Raises:
         InputError: the input cannot be used or has too few different responses.
@@ -264,10 +248,10 @@ def build_candidates(config: BuildCandidatesOptions) -> Built:
                 drawn, done = drawn + at_random, done + 1
                 progress.update(done)
 
-    counts = {
-        "bad_lines": bad_lines.count,
-        "short_sessions": len(read) - len(sessions),
-        **left_out,
-    }
     used = len({response.name for response in responses})
-    return Built(used, len(responses), pooled, drawn, counts)
+    return (
+        f"{len(responses)} groups of {config.candidates} candidates from {used} sessions with "
+        f"{pooled} different responses; {drawn} negatives drawn at random\n"
+        f"left out: {bad_lines.count} bad lines, {len(read) - len(sessions)} short sessions, "
+        f"{left_out['empty_utterances']} empty utterances"
+    )

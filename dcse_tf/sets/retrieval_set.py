@@ -6,7 +6,6 @@ and parameters, and each word visits only the sentences that contain it; others 
 """
 
 import collections
-import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
 
@@ -164,22 +163,11 @@ def build_retrieval_set(
     return RetrievalSet(sentences, queries, [label for _, label in labelled]), dropped
 
 
-@dataclasses.dataclass(frozen=True)
-class Built:
-    """What `build_retrieval` built: counts, mean positives and negatives per query, and
-    `left_out`, reason -> number of sentences.
-    """
-
-    sentences: int
-    labels: int
-    queries: int
-    positives: float
-    negatives: float
-    left_out: dict[str, int]
-
-
-def build_retrieval(config: BuildRetrievalOptions) -> Built:
+def build_retrieval(config: BuildRetrievalOptions) -> str:
     """Builds a retrieval set from labelled sentences and writes it.
+
+    Returns:
+        What was built and what was left out, in two lines.
 
     Raises:
         InputError: the input cannot be used, or gives no query.
@@ -203,11 +191,11 @@ def build_retrieval(config: BuildRetrievalOptions) -> Built:
     write_retrieval_set(output, found)
     left_out["without_label"] = sum(not labels for _, labels in sentences)
     left_out["with_several_labels"] = sum(len(labels) > 1 for _, labels in sentences)
-    return Built(
-        sentences=len(drawn),
-        labels=len({label for _, label in drawn}),
-        queries=len(found.queries),
-        positives=float(np.mean([len(query.positives) for query in found.queries])),
-        negatives=float(np.mean([len(query.negatives) for query in found.queries])),
-        left_out={**left_out, **not_drawn, **dropped},
+    positives = np.mean([len(query.positives) for query in found.queries])
+    negatives = np.mean([len(query.negatives) for query in found.queries])
+    told = ", ".join(f"{n} {what}" for what, n in {**left_out, **not_drawn, **dropped}.items())
+    return (
+        f"{len(drawn)} sentences of {len({label for _, label in drawn})} labels, "
+        f"{len(found.queries)} queries with {positives:.1f} positives and {negatives:.1f} "
+        f"negatives on average\nleft out: {told}"
     )

@@ -7,7 +7,6 @@ kind, pairs are drawn evenly over the range of similarity.
 
 import collections
 import csv
-import dataclasses
 import io
 import itertools
 import json
@@ -149,11 +148,11 @@ def choose_pairs(
     return list(chosen.values())
 
 
-def build_sts(config: BuildStsOptions) -> dict[str, int]:
+def build_sts(config: BuildStsOptions) -> str:
     """Reads sentences, chooses pairs, and writes the sheets and a record of the pairs.
 
     Returns:
-        Strategy -> number of pairs.
+        How many pairs there are by which strategy, in one line.
 
     Raises:
         InputError: the input cannot be used.
@@ -184,7 +183,9 @@ def build_sts(config: BuildStsOptions) -> dict[str, int]:
         (folder / "guidelines.txt").write_text(_GUIDELINES, encoding="utf-8")
         for annotator in range(1, config.annotators + 1):
             write_sheet(folder / f"sheet_{annotator}.csv", rows, config.seed + annotator)
-    return dict(collections.Counter(strategy for _, _, strategy, _ in pairs))
+    counts = collections.Counter(strategy for _, _, strategy, _ in pairs)
+    told = ", ".join(f"{count} by {strategy}" for strategy, count in sorted(counts.items()))
+    return f"{len(pairs)} pairs: {told}"
 
 
 # The annotators' sheets
@@ -248,30 +249,13 @@ def read_sheet(path: pathlib.Path) -> dict[str, tuple[str, str, float]]:
     return rows
 
 
-@dataclasses.dataclass(frozen=True)
-class Merged:
-    """What was merged from several sheets.
-
-    Attributes:
-        pairs: number of pairs.
-        alpha: Krippendorff's alpha of the degrees as ordinal values; NaN where it is undefined
-            (no pair with two degrees, or all degrees equal).
-        sheets: the annotators' files.
-        rated: for each annotator, how many of the kept pairs they rated.
-        agreement: each annotator's Spearman correlation with the median of the others, or NaN.
-        left_out: number of pairs left out for too few degrees.
-    """
-
-    pairs: int
-    alpha: float
-    sheets: list[str]
-    rated: list[int]
-    agreement: list[float]
-    left_out: int
-
-
-def merge_sts(config: MergeStsOptions) -> Merged:
+def merge_sts(config: MergeStsOptions) -> str:
     """Merges annotators' sheets and writes the STS set; each pair gets the median of its degrees.
+
+    Returns:
+        What was merged, in a few lines: of each sheet how many of the kept pairs it rates and its
+        Spearman correlation with the median of the others; and Krippendorff's alpha of the degrees
+        as ordinal values. Both are nan where they are undefined.
 
     Raises:
         InputError: a sheet cannot be read, two sheets have different sentences for a pair, or
@@ -302,22 +286,18 @@ def merge_sts(config: MergeStsOptions) -> Merged:
     if np.ptp(degrees[rated]) > 0 and (rated.sum(axis=0) > 1).any():
         krippendorff = require("krippendorff", extra="sts", why="the agreement of annotators")
         alpha = float(krippendorff.alpha(degrees, level_of_measurement="ordinal"))
-    agreement = []
-    for annotator in range(len(sheets)):
+    lines = []
+    for annotator, path in enumerate(paths):
         others = np.delete(degrees, annotator, axis=0)
         both = rated[annotator] & (~np.isnan(others)).any(axis=0)
-        value = float("nan")
+        agreement = float("nan")
         if both.sum() > 1:
             medians = np.nanmedian(others[:, both], axis=0)
-            value = float(metrics.spearman(degrees[annotator, both], medians))
-        agreement.append(value)
+            agreement = float(metrics.spearman(degrees[annotator, both], medians))
+        given = rated[annotator].sum()
+        lines.append(f"{path}: {given} degrees, correlation with the others {agreement:.3f}")
     sts_set = StsSet(np.nanmedian(degrees, axis=0), *(list(side) for side in zip(*pairs)))
     write_sts_set(pathlib.Path(config.output), sts_set, config.overwrite)
-    return Merged(
-        pairs=len(pairs),
-        alpha=alpha,
-        sheets=[str(path) for path in paths],
-        rated=rated.sum(axis=1).tolist(),
-        agreement=agreement,
-        left_out=int(np.sum(~kept)),
-    )
+    lines.append(f"Krippendorff's alpha (ordinal): {alpha:.3f}")
+    lines.append(f"{len(pairs)} pairs, {np.sum(~kept)} left out for too few degrees")
+    return "\n".join(lines)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Self
 
 from dcse_tf.data.dialogue import Context
 from dcse_tf.evaluation.names import CANDIDATES, RETRIEVAL, STS, all_contexts, rank_scores
-from dcse_tf.evaluation.options import LEAST_SENTENCES
 from dcse_tf.options import OptionError, Options, option
 from dcse_tf.tasks import registry
 
@@ -80,55 +79,12 @@ class RunOptions(Options):
         group="log and checkpoints",
         resume="free",
     )
-    on_divergence: str = option(
-        "stop",
-        "What to do if the loss of a step is not a number or exceeds `loss_limit`. stop: "
-        "stop; skip: go back to the last checkpoint and leave out the batch. In either case "
-        "its sessions are written to a file.",
-        choices=("stop", "skip"),
-        group="log and checkpoints",
-        resume="from now on",
-    )
     loss_limit: float = option(
         1000.0,
         "A loss above this counts as divergence.",
         minimum=0.0,
         group="optimizer",
         resume="from now on",
-    )
-    max_skipped: int = option(
-        3,
-        "With `on_divergence`=skip: batches left out in the whole run, at most.",
-        minimum=1,
-        group="log and checkpoints",
-        resume="from now on",
-    )
-    profile_steps: int = option(
-        0,
-        "Steps to trace for TensorBoard's Profile page (which needs "
-        "tensorboard-plugin-profile), after the first ten steps since the start of the job. "
-        "0: none.",
-        minimum=0,
-        group="log and checkpoints",
-        resume="free",
-    )
-    projector_sentences: int = option(
-        1000,
-        "Dev sentences shown on TensorBoard's Projector page as the kept encoder embeds them: "
-        "those of `dev_retrieval` with their intents, or else those of the dev split. 0: "
-        "none.",
-        minimum=0,
-        group="log and checkpoints",
-        resume="free",
-    )
-    changes_samples: int = option(
-        1000,
-        "Held-out sentences on which the trained encoder is compared with its start at the "
-        "end of the training, see changes. 0, or without `dev_samples`: no comparison.",
-        minimum=LEAST_SENTENCES,
-        or_zero=True,
-        group="evaluation",
-        resume="free",
     )
     dev_samples: int = option(
         200,

@@ -17,9 +17,9 @@ from absl import logging
 from dcse_tf.bert import bert, checkpoints, masked_lm
 from dcse_tf.bert.layout import Layout, count_cells
 from dcse_tf.bert.tokenizer import number_as_written
-from dcse_tf.bert.vectors import fold_case, read_word_vectors
+from dcse_tf.bert.vectors import compute_token_embeddings, fold_case, read_word_vectors
 from dcse_tf.bert.vocabulary import Vocabulary
-from dcse_tf.bert.weights import SPEAKER_TABLE, compute_token_embeddings
+from dcse_tf.bert.weights import SPEAKER_TABLE
 from dcse_tf.data.masking import MaskingRule
 from dcse_tf.data.rehearsal import RehearsalForm
 from dcse_tf.data.stream import BatchForm, Stream, make_contrastive_dataset

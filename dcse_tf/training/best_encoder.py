@@ -8,6 +8,7 @@ from collections.abc import Callable
 from absl import logging
 
 from dcse_tf.errors import InputError
+from dcse_tf.evaluation.names import CANDIDATES
 from dcse_tf.files import atomic_directory, atomic_file, find_damage, hash_folder, restore_replaced
 from dcse_tf.input_files import read_json_object
 
@@ -29,6 +30,7 @@ class Kept:
         last_step: the last step of the run; None until the run has ended.
         last_score: the value of that score for the last step's encoder.
         scores: all dev scores of the kept encoder.
+        start: those of the starting encoder, before the first step.
     """
 
     step: int
@@ -37,18 +39,28 @@ class Kept:
     last_step: int | None = None
     last_score: float | None = None
     scores: dict[str, float] = dataclasses.field(default_factory=dict)
+    start: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def describe(self) -> str:
-        """One line, such as "step 80 of 120, dev/map 64.3 (last step: 63.1)"."""
+        """One line, such as "step 80 of 120, dev/map 64.3 (60.1 at the start, 63.1 at the end)"."""
         text = f"step {self.step}"
         if self.last_step is not None:
             text += f" of {self.last_step}"
         if self.score is None:
             return f"{text}, the last one: there are no dev data to choose by"
-        text += f", {self.metric} {self.score:.4g}"
-        if self.last_score is None or self.step == self.last_step:
-            return text
-        return f"{text} (last step: {self.last_score:.4g})"
+        turns = ""
+        if self.metric.endswith(("_r1", "_r2", "_r5", "_mrr")):  # a rank of the true response
+            after = " and after" if "_bidirectional_" in self.metric else ""
+            turns = f" (of {CANDIDATES}, by the turns before{after} it)"
+        others = {"at the start": self.start.get(self.metric), "at the end": self.last_score}
+        if self.step == 0:
+            del others["at the start"]
+        if self.step == self.last_step:
+            del others["at the end"]
+        shown = [f"{value:.4g} {when}" for when, value in others.items() if value is not None]
+        return f"{text}, {self.metric}{turns} {self.score:.4g}" + (
+            f" ({', '.join(shown)})" if shown else ""
+        )
 
 
 class BestEncoder:
@@ -110,9 +122,11 @@ class BestEncoder:
             KeyError: the metric is not among the scores.
         """
         score = scores[self._metric] if scores else None
-        if not self._is_better(score):
+        before = self.kept.score if self.kept else None
+        if before is not None and score is not None and self._sign * score <= self._sign * before:
             return False
-        kept = Kept(step, self._metric if scores else "", score, scores=scores)
+        start = self.kept.start if self.kept else scores if step == 0 else {}
+        kept = Kept(step, self._metric if scores else "", score, scores=scores, start=start)
         with atomic_directory(self._folder, overwrite=True) as target:
             self._write(target)
             _write_record(target / RECORD_FILE, kept, hash_folder(target))
@@ -133,11 +147,6 @@ class BestEncoder:
         with atomic_file(self._folder / RECORD_FILE) as partial:
             _write_record(partial, self.kept, files)
         return self.kept
-
-    def _is_better(self, score: float | None) -> bool:
-        if self.kept is None or self.kept.score is None or score is None:
-            return True
-        return self._sign * score > self._sign * self.kept.score
 
 
 def read_kept(folder: pathlib.Path) -> Kept:

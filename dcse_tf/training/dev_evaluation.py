@@ -2,33 +2,41 @@
 
 import functools
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 
 import keras
 from absl import logging
 
 from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
-from dcse_tf.evaluation import geometry, response_selection
+from dcse_tf.evaluation import response_selection
 from dcse_tf.evaluation.metrics import Encode, Evaluation
 from dcse_tf.evaluation.names import (
     CANDIDATES,
     PROJECTED,
-    RERANKER,
     RETRIEVAL,
     STS,
     all_contexts,
+    describe_context,
     rank_scores,
 )
-from dcse_tf.evaluation.retrieval import RetrievalSet, evaluate_retrieval, read_retrieval_set
-from dcse_tf.evaluation.sts import StsSet, evaluate_sts, read_sts_set
+from dcse_tf.evaluation.response_selection import (
+    evaluate_responses,
+    score_by_embeddings,
+    score_by_matching,
+    score_by_reranker,
+)
+from dcse_tf.evaluation.retrieval import evaluate_retrieval, read_retrieval_set
+from dcse_tf.evaluation.sts import evaluate_sts, read_sts_set
 from dcse_tf.matching.head_files import list_head_maps
 from dcse_tf.matching.matching_files import PAPER
-from dcse_tf.matching.projection import ProjectionHead
 from dcse_tf.reranker.checkpoint_scorer import GraphScorer
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.tasks import TASKS
 from dcse_tf.tasks.spec import Scores, Setup
+
+# The evaluations by a data set, by their similarities where it has several.
+_Evaluations = dict[str, Evaluation]
 
 
 class DevEvaluation:
@@ -37,30 +45,44 @@ class DevEvaluation:
     The scores are the task's own, those of response selection on the dev sessions with each of the
     task's similarities, and those on the files of `dev_retrieval` and `dev_sts`. They are
     percentages, except for masked language modelling: a loss, and a share of the predictions.
-
-    Attributes:
-        scorer: computes the current encoder's matching similarity; None if the task has none.
-        retrieval: the retrieval set of `dev_retrieval`; None if there is none.
-        geometry: figures of `geometry.describe` from the last evaluation, by "SET/FIGURE". They are
-            not scores: higher is not better.
     """
 
     def __init__(self, setup: Setup, model: keras.Model):
-        options = setup.options
-        task = TASKS[options.task]
-        self.scorer: GraphBackend | None = None
-        self.retrieval: RetrievalSet | None = None
-        self.geometry: Scores = {}
-        self._parts: list[Callable[[], Scores]] = [task.make_evaluation(setup, model)]
-        ways = options.similarities
-        self._ways = all_contexts(ways)
-        samples = _dev_samples(setup) if ways else []
-        if task.make_scorer:
+        self._score_task = TASKS[setup.options.task].make_evaluation(setup, model)
+        # With earlier turns as the context first, then with all turns.
+        ways = all_contexts(setup.options.similarities)
+        self._names = [name for way in ways for name in rank_scores(way)] + [*RETRIEVAL, *STS]
+        self._samples = _dev_samples(setup) if ways else []
+        if self._samples:
+            turns = setup.options.context.turns
+            told = [f"dev/{way}_r1 and so on: {describe_context(way, turns)}" for way in ways]
+            logging.info(
+                "dev scores rank a response among %d by the turns around it, at most: %s",
+                CANDIDATES,
+                "; ".join(told),
+            )
+        self._parts = list(self._list_parts(setup, model))
+
+    def evaluate(self) -> Scores:
+        """Computes the scores, by name, such as "dev/map"."""
+        scores = dict(self._score_task())
+        evaluations = [each for part in self._parts for each in part().values()]
+        for name in self._names:
+            for each in evaluations:
+                if name in each.scores:
+                    scores[name] = each.scores[name]
+        return {f"dev/{name}": value for name, value in scores.items()}
+
+    def _list_parts(self, setup: Setup, model: keras.Model) -> Iterator[Callable[[], _Evaluations]]:
+        """Yields what is evaluated on each data set. A file is read now, so that it fails early."""
+        options, samples = setup.options, self._samples
+        if make_scorer := TASKS[options.task].make_scorer:
+            scorer, settings = make_scorer(setup, model)
+            # With the model's current weights.
+            reranker = Reranker(GraphScorer(scorer.score), settings, setup.vocabulary)
+            score = functools.partial(reranker.score, show_progress=False)
             if samples:
-                scorer, settings = task.make_scorer(setup, model)
-                # With the model's current weights.
-                reranker = Reranker(GraphScorer(scorer.score), settings, setup.vocabulary)
-                self._parts.append(functools.partial(_rank, samples, reranker))
+                yield lambda: evaluate_responses(samples, score_by_reranker(samples, score))
             return
 
         graph = EncoderGraph(
@@ -73,71 +95,25 @@ class DevEvaluation:
         backend = GraphBackend(graph)
         encoder = SentenceEncoder(backend)
         # Without a warning of truncated texts in every evaluation.
-        self._encode: Encode = lambda texts: encoder.encode_and_mark(texts)[0]
-        if samples and "matching" in ways:
-            self.scorer = backend
-            self._parts.append(functools.partial(self._match, samples))
-        if samples and "cosine" in ways:
-            heads = setup.parts.heads if PROJECTED in ways else ()
-            self._parts.append(functools.partial(self._compare, samples, heads))
+        encode: Encode = lambda texts: encoder.encode_and_mark(texts)[0]  # noqa: E731
+        if samples and "matching" in options.similarities:
+            yield lambda: evaluate_responses(samples, score_by_matching(samples, backend.score))
+        if samples and "cosine" in options.similarities:
+            heads = setup.parts.heads if PROJECTED in options.similarities else ()
+            # The heads learn, so their maps are made anew each time.
+            yield lambda: evaluate_responses(
+                samples, score_by_embeddings(samples, encode, list_head_maps(heads))
+            )
         if options.dev_retrieval:
-            self.retrieval = read_retrieval_set(pathlib.Path(options.dev_retrieval))
-            self._parts.append(functools.partial(self._retrieve, self.retrieval))
+            retrieval = read_retrieval_set(pathlib.Path(options.dev_retrieval))
+            yield lambda: {"": evaluate_retrieval(retrieval, encode)}
         if options.dev_sts:
             sts = read_sts_set(pathlib.Path(options.dev_sts))
-            self._parts.append(functools.partial(self._correlate, sts))
-
-    def evaluate(self) -> Scores:
-        """Computes the scores, by name, such as "dev/map"."""
-        self.geometry = {}
-        return {f"dev/{name}": value for part in self._parts for name, value in part().items()}
-
-    def _match(self, samples: list[response_selection.Sample]) -> Scores:
-        assert self.scorer is not None
-        found = response_selection.evaluate_both_contexts(samples, self.scorer.score, "matching")
-        return self._list_ranks(found)
-
-    def _compare(
-        self, samples: list[response_selection.Sample], heads: Sequence[ProjectionHead]
-    ) -> Scores:
-        """The cosine of the embeddings and, with heads, also behind these."""
-        maps = list_head_maps(heads)
-        found = response_selection.evaluate_by_embeddings(samples, self._encode, maps)
-        self.geometry |= _select(found["cosine"], geometry.NAMES, "sessions/")
-        return self._list_ranks(found)
-
-    def _list_ranks(self, found: dict[str, Evaluation]) -> Scores:
-        scores: Scores = {}
-        for way in self._ways:  # with earlier turns first
-            if way in found:
-                scores |= _select(found[way], rank_scores(way))
-        return scores
-
-    def _retrieve(self, retrieval: RetrievalSet) -> Scores:
-        found = evaluate_retrieval(retrieval, self._encode)
-        self.geometry |= _select(found, geometry.NAMES, "retrieval/")
-        return _select(found, RETRIEVAL)
-
-    def _correlate(self, sts: StsSet) -> Scores:
-        found = evaluate_sts(sts, self._encode)
-        self.geometry |= _select(found, geometry.NAMES, "sts/")
-        return _select(found, STS)
-
-
-def _rank(samples: list[response_selection.Sample], reranker: Reranker) -> Scores:
-    score = functools.partial(reranker.score, show_progress=False)
-    found = response_selection.evaluate_samples(
-        samples, response_selection.score_dialogues(score), RERANKER
-    )
-    return _select(found, rank_scores(RERANKER))
-
-
-def _select(evaluation: Evaluation, names: Sequence[str], prefix: str = "") -> Scores:
-    scores = evaluation.scores
-    return {f"{prefix}{name}": scores[name] for name in names if name in scores}
+            yield lambda: {"": evaluate_sts(sts, encode)}
 
 
 def _dev_samples(setup: Setup) -> list[response_selection.Sample]:
+    """Responses of dev sessions, each to be found among some of other sessions."""
     options = setup.options
     if not options.dev_samples:
         return []

@@ -1,6 +1,7 @@
-"""Hooks between the steps of a run: reports, evaluates and keeps the best encoder, profiles."""
+"""Hooks between the steps of a run: the log, TensorBoard, and the best encoder so far."""
 
 import dataclasses
+import json
 import math
 import pathlib
 import time
@@ -11,9 +12,12 @@ from absl import logging
 
 from dcse_tf.evaluation.names import PROJECTED
 from dcse_tf.progress import Progress
+from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.tasks.spec import Scores
+from dcse_tf.training.advice import advise
 from dcse_tf.training.best_encoder import UNTRAINED, BestEncoder, Kept
-from dcse_tf.training.controller import Hook, Stretch, TrainingError
+from dcse_tf.training.controller import Hook, Taken, TrainingError
+from dcse_tf.training.run_directory import list_hyperparameters
 from dcse_tf.training.summaries import SummaryWriter
 
 
@@ -25,7 +29,6 @@ class Report(Hook):
         every: steps between two reports.
         steps: the last step.
         learning_rate: returns the current learning rate.
-        advise: returns a warning for a stretch's metrics, or None if all is well.
     """
 
     def __init__(
@@ -34,37 +37,35 @@ class Report(Hook):
         every: int,
         steps: int,
         learning_rate: Callable[[], float],
-        advise: Callable[[Scores], str | None],
     ):
-        self.every = every
+        super().__init__(every)
         self._summaries = summaries
         self._steps = steps
         self._learning_rate = learning_rate
-        self._advise = advise
 
     def begin(self, step: int, resumed: bool) -> None:
         # Where the progress line cannot be redrawn, as in a log file, every report is a new line.
         self._progress = Progress("steps", self._steps, already=step, every=0.0)
 
-    def within_stretch(self, stretch: Stretch) -> None:
-        self._progress.update(stretch.step, self._steps, **self._measure(stretch))
+    def within_steps(self, taken: Taken) -> None:
+        self._progress.update(taken.step, self._steps, **self._measure(taken))
 
-    def after_stretch(self, stretch: Stretch) -> None:
-        metrics, step = self._measure(stretch), stretch.step
-        self._summaries.scalars("train", metrics, step)
-        self._progress.update(step, self._steps, **metrics)
-        if advice := self._advise(metrics):
+    def after_steps(self, taken: Taken) -> None:
+        metrics = self._measure(taken)
+        self._summaries.scalars("train", metrics, taken.step)
+        self._progress.update(taken.step, self._steps, **metrics)
+        if advice := advise(metrics):
             logging.warning("%s", advice)
-            self._summaries.text("advice", advice, step)
+            self._summaries.text("advice", advice, taken.step)
 
-    def _measure(self, stretch: Stretch) -> Scores:
-        metrics = dict(stretch.metrics)
+    def _measure(self, taken: Taken) -> Scores:
+        metrics = dict(taken.metrics)
         metrics["fill"] = metrics["tokens"] / max(metrics.pop("cells"), 1.0)
-        metrics["step_seconds"] = stretch.seconds / stretch.taken
+        metrics["step_seconds"] = taken.seconds / taken.steps
         if without_negatives := metrics.pop("without_negatives"):
             metrics["without_negatives"] = without_negatives / metrics["samples"]
         for name in ("samples", "tokens"):
-            metrics[f"{name}_per_second"] = metrics.pop(name) / stretch.seconds
+            metrics[f"{name}_per_second"] = metrics.pop(name) / taken.seconds
         metrics["learning_rate"] = self._learning_rate()
         # A long line is cut off at the end, so the most important metrics come first.
         return {name: metrics[name] for name in ("loss", "samples_per_second")} | metrics
@@ -79,7 +80,7 @@ class Outcome:
 
     Attributes:
         scores: dev scores of the last step; empty without dev data.
-        kept: the step and score of the encoder that the run kept.
+        kept: the step and scores of the encoder that the run kept.
     """
 
     scores: Scores
@@ -109,8 +110,6 @@ class Evaluate(Hook):
         every: steps between two evaluations.
         summaries: where the scores are written.
         scored: int64 variable, the step that was evaluated last; it is saved with the model.
-        after_evaluation: called after each evaluation with the step, the scores and whether the
-            encoder is the best so far.
 
     Attributes:
         outcome: the result of the run; None until it has ended.
@@ -123,15 +122,13 @@ class Evaluate(Hook):
         every: int,
         summaries: SummaryWriter,
         scored: tf.Variable,
-        after_evaluation: Callable[[int, Scores, bool], None] = lambda *_: None,
     ):
-        self.every = every
-        self._scored = scored
+        super().__init__(every)
         self.outcome: Outcome | None = None
         self._evaluate = evaluate
         self._best = best
         self._summaries = summaries
-        self._after_evaluation = after_evaluation
+        self._scored = scored
         self._scores: Scores | None = None
 
     def begin(self, step: int, resumed: bool) -> None:
@@ -139,9 +136,8 @@ class Evaluate(Hook):
         if resumed:
             self._best.restore()
 
-    def at_boundary(self, step: int, last: bool) -> None:
-        scored = self._scored.numpy() >= step and self._best.kept
-        if self.is_due(step, last) and not scored:
+    def at_boundary(self, step: int) -> None:
+        if self._scored.numpy() < step or not self._best.kept:
             self._scores = self._score(step)
 
     def end(self, step: int) -> None:
@@ -165,57 +161,46 @@ class Evaluate(Hook):
                 f"`best_metric`={error.args[0]}: cannot be computed on these dev data; prepare "
                 f"them with a larger `dev_fraction`, or choose by one of {known}"
             ) from error
+        if kept:
+            # The table of hyperparameters shows the first five metrics by name, and "best" comes
+            # before "eval": one figure for each similarity, by the turns before the response.
+            left_out = ("_r2", "_r5", "_mrr", "loss")
+            shown = {name: value for name, value in scores.items() if not name.endswith(left_out)}
+            shown = {name: value for name, value in shown.items() if "_bidirectional" not in name}
+            self._summaries.scalars("best", shown, step)
         self._scored.assign(step)
-        self._after_evaluation(step, scores, kept)
         return scores
 
 
-# Steps before the profile, since the first steps build graphs and fill buffers.
-_WARM_UP = 10
-
-
-class Profile(Hook):
-    """Profiles steps of a run for TensorBoard's Profile page.
+class Hyperparameters(Hook):
+    """Writes the run's settings for TensorBoard: all as text, and the table that compares runs.
 
     Args:
-        folder: the folder of the summaries, where the profile is written; None to interrupt the
-            steps at the same boundaries without profiling.
-        num_steps: number of steps to profile, after the first ten of this process; 0 for none.
+        options: the run's options.
+        summaries: where they are written.
     """
 
-    def __init__(self, folder: pathlib.Path | None, num_steps: int):
-        self._folder = folder
-        self._num_steps = num_steps
-        self._running = False
+    def __init__(self, options: TrainOptions, summaries: SummaryWriter):
+        super().__init__()
+        self._options = options
+        self._summaries = summaries
 
     def begin(self, step: int, resumed: bool) -> None:
-        self._begin = step + _WARM_UP
-        self._end = self._begin + self._num_steps
+        text = json.dumps(self._options.to_dict(), indent=2, sort_keys=True)
+        self._summaries.text("configuration", f"```\n{text}\n```", step)
+        # Includes the names of parent folders, because every run's own folder may be called "run".
+        name = "/".join(pathlib.Path(self._options.run_dir).absolute().parts[-3:])
+        self._summaries.begin_session(list_hyperparameters(self._options), name)
 
-    def next_boundary(self, step: int) -> int | None:
-        if not self._num_steps:
-            return None
-        return next((edge for edge in (self._begin, self._end) if edge > step), None)
-
-    def at_boundary(self, step: int, last: bool) -> None:
-        if self._folder is None:
-            return
-        # A run that returned to a checkpoint after a divergence comes here while it is traced.
-        if step == self._begin < self._end and not last and not self._running:
-            tf.profiler.experimental.start(str(self._folder))
-            self._running = True
-        elif self._running and (last or step >= self._end):
-            tf.profiler.experimental.stop()
-            self._running = False
-            logging.info("trace of the steps: %s", self._folder / "plugins" / "profile")
+    def end(self, step: int) -> None:
+        self._summaries.end_session()
 
 
 def format_table(scores: Scores) -> str:
     """Formats scores in aligned columns: a row for each similarity, and a last one for the rest."""
     rows: dict[str, list[str]] = {}
     for name, value in scores.items():
-        similarity = name.rpartition("_")[0]
-        rows.setdefault(similarity, []).append(f"{name} {value:.4g}")
+        rows.setdefault(name.rpartition("_")[0], []).append(f"{name} {value:.4g}")
     width = max(len(cell) for cells in rows.values() for cell in cells)
-    lines = [rows[kind] for kind in sorted(rows, key=lambda kind: not kind)]
+    lines = [rows[similarity] for similarity in sorted(rows, key=lambda similarity: not similarity)]
     return "\n".join("  " + "  ".join(f"{cell:{width}}" for cell in row).rstrip() for row in lines)

@@ -11,30 +11,22 @@ from absl import logging
 from dcse_tf.bert import checkpoints
 from dcse_tf.data.records import check_records
 from dcse_tf.data.stream import Stream, list_sessions
-from dcse_tf.files import lock_folder
+from dcse_tf.files import atomic_file, lock_folder, write_json
 from dcse_tf.tasks.options import TrainOptions
-from dcse_tf.training.advice import advise
 from dcse_tf.training.best_encoder import BestEncoder
 from dcse_tf.training.build import Training, build_training, read_inputs
-from dcse_tf.training.changes import ShowChanges
 from dcse_tf.training.checkpoint_store import CheckpointStore
-from dcse_tf.training.controller import (
-    Boundaries,
-    Checkpoints,
-    Controller,
-    Divergence,
-    Hook,
-    ReadCheckpoints,
-    StopSignals,
-)
+from dcse_tf.training.controller import Checkpoints, Controller, Hook, StopSignals
 from dcse_tf.training.dev_evaluation import DevEvaluation
-from dcse_tf.training.hooks import Evaluate, Outcome, Profile, Report
+from dcse_tf.training.hooks import Evaluate, Hyperparameters, Outcome, Report
 from dcse_tf.training.run_directory import begin_run, describe_inputs, record_corpus
 from dcse_tf.training.summaries import SummaryWriter
-from dcse_tf.training.tensorboard import TensorBoardShowcase
 from dcse_tf.training.trainer import divide_cpu, make_strategy
 from dcse_tf.training.workers import name_lost_workers
 from dcse_tf.worker import Worker, read_worker
+
+DIVERGED_FILE = "diverged_batch.json"
+_SHOWN = 5  # sessions of a diverged batch in the message
 
 
 def train(options: TrainOptions) -> Outcome | None:
@@ -76,11 +68,14 @@ def _train(options: TrainOptions, worker: Worker) -> Outcome | None:
 
     signals = StopSignals()
     training = build_training(resolved, inputs, strategy=strategy, stop_asked=signals.asked)
+    scored = tf.Variable(-1, trainable=False, dtype=tf.int64)
     if worker.is_chief:
         record_corpus(pathlib.Path(resolved.run_dir), inputs.manifest)
         _log_plan(training)
-    scored = tf.Variable(-1, trainable=False, dtype=tf.int64)
-    hooks = _make_hooks(training, scored) if worker.is_chief else _follow_hooks(training)
+        hooks = _make_hooks(training, scored)
+    else:
+        # Another worker's steps are interrupted where the chief's are.
+        hooks = [Hook(resolved.eval_every), Hook(resolved.log_every)]
     controller = _make_controller(training, hooks, scored, signals, worker)
     try:
         controller.run()
@@ -95,50 +90,21 @@ def _train(options: TrainOptions, worker: Worker) -> Outcome | None:
 
 def _make_hooks(training: Training, scored: tf.Variable) -> list[Hook]:
     """The hooks of the chief worker, without the checkpoints."""
-    options, setup = training.options, training.setup
+    options, spec = training.options, training.spec
     summaries = SummaryWriter(pathlib.Path(options.run_dir) / "tensorboard")
-    dev = DevEvaluation(setup, training.model)
-    showcase = TensorBoardShowcase(setup, dev, summaries)
-    return [
-        Evaluate(
-            dev.evaluate,
-            _make_best(training),
-            options.eval_every,
-            summaries,
-            scored,
-            showcase.after_evaluation,
-        ),
-        showcase,
-        Report(
-            summaries,
-            options.log_every,
-            options.steps,
-            lambda: float(training.trainer.optimizer.learning_rate),
-            advise,
-        ),
-        Profile(summaries.folder, options.profile_steps),
-        ShowChanges(setup),
-    ]
-
-
-def _follow_hooks(training: Training) -> list[Hook]:
-    """The hooks of another worker: they interrupt its steps at the boundaries of the chief's."""
-    options = training.options
-    return [
-        Boundaries(options.eval_every),
-        Boundaries(options.log_every),
-        Profile(None, options.profile_steps),
-    ]
-
-
-def _make_best(training: Training) -> BestEncoder:
-    options = training.options
-    return BestEncoder(
+    best = BestEncoder(
         pathlib.Path(options.run_dir) / checkpoints.ENCODER_FOLDER,
         options.best_metric,
-        options.best_metric.removeprefix("dev/") in training.spec.lower_is_better,
-        functools.partial(training.spec.write_encoder, training.setup, training.model),
+        options.best_metric.removeprefix("dev/") in spec.lower_is_better,
+        functools.partial(spec.write_encoder, training.setup, training.model),
     )
+    dev = DevEvaluation(training.setup, training.model)
+    rate = training.trainer.optimizer
+    return [
+        Evaluate(dev.evaluate, best, options.eval_every, summaries, scored),
+        Hyperparameters(options, summaries),
+        Report(summaries, options.log_every, options.steps, lambda: float(rate.learning_rate)),
+    ]
 
 
 def _make_controller(
@@ -148,36 +114,33 @@ def _make_controller(
     signals: StopSignals,
     worker: Worker,
 ) -> Controller:
-    options, trainer = training.options, training.trainer
-    run_dir = pathlib.Path(options.run_dir)
-
-    def list_batch(step: int) -> list[str]:
-        stream = Stream(options.global_batch_size, options.seed, first_step=step)
-        return list_sessions(training.setup.corpus, training.spec.samples, stream)
-
-    divergence = Divergence(
-        run_dir,
-        list_batch,
-        loss_limit=options.loss_limit,
-        skip=options.on_divergence == "skip",
-        most=options.max_skipped,
-        write=worker.is_chief,
-    )
-    state = tf.train.Checkpoint(
-        model=training.list_state(), optimizer=trainer.optimizer, scored=scored
-    )
-    store = CheckpointStore(run_dir, state, options.keep_checkpoints)
-    kind = Checkpoints if worker.is_chief else ReadCheckpoints
+    options, optimizer = training.options, training.trainer.optimizer
+    state = tf.train.Checkpoint(model=training.list_state(), optimizer=optimizer, scored=scored)
+    store = CheckpointStore(pathlib.Path(options.run_dir), state, options.keep_checkpoints)
     return Controller(
-        trainer,
+        training.trainer,
         training.batches,
-        kind(store, options.save_every, keep_start=divergence.skip),
+        Checkpoints(store, options.save_every, write=worker.is_chief),
         hooks,
         steps=options.steps,
-        divergence=divergence,
         signals=signals,
+        loss_limit=options.loss_limit,
+        describe_batch=functools.partial(_describe_batch, training, worker),
         several=worker.count > 1,
     )
+
+
+def _describe_batch(training: Training, worker: Worker, step: int) -> str:
+    """Writes the sessions of a step, counted from 0, into a file, and names the first of them."""
+    options = training.options
+    stream = Stream(options.global_batch_size, options.seed, first_step=step)
+    sessions = list(list_sessions(training.setup.corpus, training.spec.samples, stream))
+    path = pathlib.Path(options.run_dir) / DIVERGED_FILE
+    if worker.is_chief:
+        with atomic_file(path) as partial:
+            write_json(partial, {"step": step, "sessions": sessions})
+    more = f", ... (all are in {path})" if len(sessions) > _SHOWN else ""
+    return f"{len(sessions)} samples of the sessions {', '.join(sessions[:_SHOWN])}{more}"
 
 
 def _log_plan(training: Training) -> None:

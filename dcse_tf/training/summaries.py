@@ -1,4 +1,4 @@
-"""Writes a run's scalars, texts, images and hyperparameters for TensorBoard."""
+"""Writes a run's scalars, texts and hyperparameters for TensorBoard."""
 
 import contextlib
 import pathlib
@@ -9,9 +9,6 @@ from tensorboard.plugins.hparams import api as hparams_api
 from tensorboard.plugins.hparams import api_pb2, summary
 
 from dcse_tf.errors import OutputError, first_line
-
-# The types of values that the table of hyperparameters can show.
-Setting = bool | int | float | str
 
 
 class SummaryWriter:
@@ -47,13 +44,7 @@ class SummaryWriter:
         with self._writing(step):
             tf.summary.text(name, content)
 
-    def image(self, name: str, png: bytes, step: int) -> None:
-        """Writes one image, given as the bytes of a PNG file."""
-        pixels = tf.io.decode_png(png, channels=3)
-        with self._writing(step):
-            tf.summary.image(name, pixels[tf.newaxis])
-
-    def begin_session(self, settings: dict[str, Setting], name: str) -> None:
+    def begin_session(self, settings: dict[str, bool | int | float | str], name: str) -> None:
         """Writes the run's settings for the table of hyperparameters.
 
         Args:

@@ -1,28 +1,20 @@
 """A set falls into two halves by its texts alone, and is scored by half."""
 
 import collections
-import json
 import pathlib
 import random
-from typing import ClassVar
 
 import numpy as np
 import pytest
-from shared_files import shared_file
 
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation import job
 from dcse_tf.evaluation.job import find_half, halve_retrieval_set, halve_sts_set
-from dcse_tf.evaluation.options import EvaluateOptions
-from dcse_tf.evaluation.report import compare_results, read_json
 from dcse_tf.evaluation.retrieval import (
     Query,
     RetrievalSet,
     evaluate_retrieval,
-    read_retrieval_set,
-    write_retrieval_set,
 )
-from dcse_tf.evaluation.sts import StsSet, read_sts_set, write_sts_set
+from dcse_tf.evaluation.sts import StsSet
 
 PATH = pathlib.Path("set.txt")
 HALVES = ("choose", "report")
@@ -105,18 +97,6 @@ def test_a_half_is_what_the_hash_says_for_good():
     assert find_half("a", "b") == find_half("b", "a") == "choose"
 
 
-@pytest.mark.parametrize(
-    ("corpus", "queries", "pairs"),
-    [("jddc", [1046, 1048], [512, 488]), ("edc", [1157, 1216], [254, 246])],
-)
-def test_the_authors_sets_have_halves_of_about_equal_size(corpus, queries, pairs):
-    folder = f"dialoguecse_official/{corpus}/dev"
-    retrieval = read_retrieval_set(shared_file(f"{folder}/select.txt"))
-    sts = read_sts_set(shared_file(f"{folder}/sts.txt"))
-    assert [len(halve_retrieval_set(PATH, retrieval, half).queries) for half in HALVES] == queries
-    assert [len(halve_sts_set(PATH, sts, half).first) for half in HALVES] == pairs
-
-
 def test_scores_of_the_whole_are_the_weighted_mean_of_the_halves():
     whole = make_retrieval_set()
     halves = [
@@ -138,41 +118,3 @@ def test_a_half_that_is_too_small_is_an_error_that_names_the_file():
     pairs = StsSet(np.array([1.0, 2.0]), ["a", "b"], ["b", "a"])
     with pytest.raises(InputError, match=r"set\.txt: .* two pairs .*`half`=report, found 0 of 2"):
         halve_sts_set(PATH, pairs, "report")
-
-
-def test_evaluate_scores_a_half_that_cannot_be_compared_with_another(tmp_path, monkeypatch):
-    class Encoder(job.SentenceEncoder):
-        """In place of a model: the sets are what is looked at."""
-
-        settings: ClassVar = {"max_sequence_length": 64}
-
-        def __init__(self):
-            self.encode = encode
-
-    monkeypatch.setattr(job.SentenceEncoder, "from_options", lambda _: Encoder())
-    select, sts = tmp_path / "select.txt", tmp_path / "sts.txt"
-    write_retrieval_set(select, make_retrieval_set())
-    write_sts_set(sts, make_sts_set())
-    found = {}
-    for half in ("all", *HALVES):
-        output = tmp_path / f"{half}.json"
-        job.evaluate(
-            EvaluateOptions(
-                model=str(tmp_path),
-                retrieval=(str(select),),
-                sts=(str(sts),),
-                half=half,
-                output=str(output),
-            )
-        )
-        assert json.loads(output.read_text())["settings"]["half"] == half
-        found[half] = read_json(output)[1]
-    counts = {
-        half: [results[0].scores["queries"], results[1].scores["pairs"]]
-        for half, results in found.items()
-    }
-    assert np.add(counts["choose"], counts["report"]).tolist() == counts["all"] == [60, 60]
-    for half in HALVES:
-        for other in {*found} - {half}:
-            with pytest.raises(InputError, match="no evaluation set in common"):
-                compare_results(found[half], found[other])

@@ -38,15 +38,6 @@ def test_ranking_measures_equal_the_mean_over_all_orders_of_ties(seed):
     assert metrics.tied_share(near) == pytest.approx(tied / len(scores))
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_the_order_of_the_candidates_does_not_matter(seed):
-    scores, relevant = _tied_case(seed)
-    order = np.random.default_rng(seed).permutation(len(scores))
-    for measure in (metrics.average_precision, metrics.reciprocal_rank):
-        expected = measure(scores, relevant)
-        assert measure(scores[order], relevant[order]) == pytest.approx(expected, abs=1e-12)
-
-
 @pytest.mark.parametrize(("size", "hits"), [(1, 1), (2, 1), (10, 1), (10, 10), (70, 30), (100, 30)])
 def test_constant_scores_have_the_chance_level(size, hits):
     relevant = np.arange(size) < hits  # relevant ones first, as the authors' files have them
@@ -65,16 +56,6 @@ def test_constant_scores_have_the_chance_level(size, hits):
     q = (hits - 1) / (size - 1) if size > 1 else 0.0
     expected = q + (1 - q) * harmonic / size
     assert metrics.average_precision(constant, relevant) == pytest.approx(expected, rel=1e-9)
-
-
-def test_chance_is_the_mean_of_random_rankings():
-    rng = np.random.default_rng(0)
-    relevant = np.arange(12) < 4
-    draws = rng.random((4000, 12))
-    constant = np.zeros(12)
-    for measure in (metrics.average_precision, metrics.reciprocal_rank):
-        mean = np.mean([measure(scores, relevant) for scores in draws])
-        assert measure(constant, relevant) == pytest.approx(mean, abs=0.015)
 
 
 def test_higher_scores_come_first():
@@ -135,14 +116,6 @@ def test_spearman_equals_the_reference_under_ties(seed):
     assert metrics.spearman(degrees, near) == pytest.approx(expected, abs=1e-12)
 
 
-def test_spearman_sees_the_order_alone_and_a_constant_has_none():
-    values = np.array([0.1, 0.2, 0.3, 0.4])
-    assert metrics.spearman(values, np.exp(9 * values)) == pytest.approx(1)
-    assert metrics.spearman(values, -(values**3)) == pytest.approx(-1)
-    assert metrics.spearman(values, np.ones(4)) == 0.0
-    assert metrics.spearman(np.ones(4), values) == 0.0
-
-
 @pytest.mark.parametrize("axis", [0, 1, 2, -1])
 def test_spearman_along_an_axis_equals_the_reference_of_every_row(axis):
     rng = np.random.default_rng(0)
@@ -163,12 +136,6 @@ def test_a_constant_row_has_no_correlation_and_leaves_the_others_alone():
         # Columns: (1, .5, 3) and (2, 1, 7) rise together; (2, .5, 1) and (4, 2, 7) have ranks
         # 3, 1, 2 and 2, 1, 3: 1/2; (3, .5, 2) and (9, 3, 7) rise together.
         np.testing.assert_allclose(metrics.spearman(values, other, axis=0), [1, 0.5, 1])
-
-
-def test_tied_share_counts_all_scores_that_have_an_equal():
-    assert metrics.tied_share(np.array([1.0, 2, 2, 3, 3, 3, 4, 5])) == pytest.approx(5 / 8)
-    assert metrics.tied_share(np.array([])) == 0.0
-    assert metrics.tied_share(np.array([1.0])) == 0.0
 
 
 def test_normalize_gives_rows_of_length_1_and_leaves_zero():

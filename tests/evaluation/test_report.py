@@ -1,4 +1,5 @@
-import dataclasses
+"""Results as a table, as JSON, and compared."""
+
 import json
 
 import numpy as np
@@ -6,127 +7,101 @@ import pytest
 
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import bootstrap
+from dcse_tf.evaluation.bootstrap import Difference
 from dcse_tf.evaluation.metrics import Evaluation
 from dcse_tf.evaluation.report import (
-    Result,
+    Comparison,
     align,
+    compare_results,
+    format_comparisons,
     format_table,
     make_result,
     read_json,
     write_json,
 )
 
-RETRIEVAL = Result(
-    "retrieval",
-    "/long/way/to/ecd/dev/select.txt",
-    "1f2e",
-    {
-        "map": 51.234,
-        "mrr": 70.0,
-        "chance_map": 46.049,
-        "chance_mrr": 63.9,
-        "tie_share": 0.5,
-        "queries": 2.0,
-    },
-    {"map": [51.0, 51.468], "mrr": [70.0, 70.0], "chance_map": [46.0, 46.098]},
-    {"map": (51.0, 51.468)},
-)
-STS = Result(
-    "sts",
-    "sts.txt",
-    "3d4c",
-    {"spearman": -3.14159, "chance_spearman": 0.0, "tie_share": 40.0, "pairs": 2.0},
-    {"degree": [1.0, 2.0], "cosine": [0.5, 0.4]},
-    {"spearman": (-100.0, 0.0)},
-)
+MAP, MRR = [40.0, 50.0, 60.0, 70.0], [30.0, 100.0, 50.0, 20.0]
+DEGREES = [1.0, 2, 3, 4, 5, 5]
+RISING, FALLING = [0.1, 0.2, 0.3, 0.4, 0.5, 0.5], [0.9, 0.8, 0.7, 0.6, 0.5, 0.5]
 
 
-def test_table_has_a_line_a_score_with_its_interval_and_chance():
-    lines = format_table([RETRIEVAL]).splitlines()
-    assert lines == [
-        "set                 score  value    95% interval  chance",
-        "--------------------------------------------------------",
-        "ecd/dev/select.txt  map    51.23  51.00 to 51.47   46.05",
-        "ecd/dev/select.txt  mrr    70.00                   63.90",
-    ]
+@pytest.fixture(autouse=True)
+def few_draws(monkeypatch):
+    monkeypatch.setattr(bootstrap, "RESAMPLES", 200)
 
 
-def test_table_ends_with_the_warnings():
-    lines = format_table([RETRIEVAL, STS]).splitlines()
-    assert [line.split() for line in lines[4:5]] == [
-        ["sts.txt", "spearman", "-3.14", "-100.00", "to", "0.00", "0.00"]
-    ]
-    assert lines[5:] == [STS.warning()]
-
-
-@pytest.mark.parametrize(
-    ("share", "warns"), [(0.0, False), (0.9, False), (1.0, False), (1.1, True), (100.0, True)]
-)
-def test_more_than_one_percent_of_ties_is_reported(share, warns):
-    warning = dataclasses.replace(STS, scores={**STS.scores, "tie_share": share}).warning()
-    assert (warning is not None) == warns
-    if warning:
-        assert warning.startswith(f"sts on sts.txt: {share:.1f}% of the scores are tied")
-
-
-def test_json_has_the_results_and_what_produced_them(tmp_path):
-    path = tmp_path / "new" / "folder" / "scores.json"
-    write_json(path, "模型", {"seed": 3, "sts": ["sts.txt"]}, [RETRIEVAL, STS])
-    content = json.loads(path.read_text(encoding="utf-8"))
-    assert content["model"] == "模型"
-    assert content["settings"] == {"seed": 3, "sts": ["sts.txt"]}
-    first, second = content["results"]
-    assert first == {
-        "task": "retrieval",
-        "source": RETRIEVAL.source,
-        "fingerprint": "1f2e",
-        "scores": RETRIEVAL.scores,
-        "items": RETRIEVAL.items,
-        "intervals": {"map": [51.0, 51.468]},
-        "warning": None,
+def rank(more=0.0, size=4, task="response_cosine", source="a/b/c/d.txt", fingerprint="f1", **extra):
+    """A result with the scores map and mrr; `more` is added to one and taken from the other."""
+    items = {
+        "map": np.array(MAP[:size]) + more,
+        "mrr": np.array(MRR[:size]) - more,
+        "chance_map": np.full(size, 46.0),
+        "tie_share": np.zeros(size),
     }
-    assert second["warning"] == STS.warning()
+    scores = {name: float(np.mean(column)) for name, column in items.items()}
+    scores |= {"chance_mrr": 63.9, **extra}
+    return make_result(task, source, fingerprint, Evaluation(scores, items), "3 before")
+
+
+def correlate(cosines, spearman, tie_share=33.3):
+    scores = {"spearman": spearman, "chance_spearman": 0.0, "tie_share": tie_share, "pairs": 6.0}
+    items = {"degree": np.array(DEGREES), "cosine": np.array(cosines)}
+    return make_result("sts", "sts.txt", "f2", Evaluation(scores, items))
+
+
+def test_the_table_has_a_line_a_score_with_its_context_interval_and_chance():
+    result = rank()
+    low, high = result.intervals["map"]
+    assert 40 <= low < 55 < high <= 70
+    lines = format_table([result, correlate(RISING, 100.0), rank(size=1)]).splitlines()
+    assert lines[0].split() == ["set", "score", "context", "value", "95%", "interval", "chance"]
+    assert lines[2].startswith("b/c/d.txt  map       3 before   55.00")
+    assert lines[2].endswith(f"{low:.2f} to {high:.2f}   46.00")
+    assert lines[4].split()[:3] == ["sts.txt", "spearman", "100.00"]
+    assert lines[5].split() == ["b/c/d.txt", "map", "3", "before", "40.00", "46.00"]  # of one item
+    assert lines[7].startswith("sts on sts.txt: 33.3% of the scores are tied")
+    assert correlate(RISING, 100.0, tie_share=1.0).warning() is None
+
+
+def test_the_table_says_of_how_many_candidates_a_score_is_and_what_roles_tell():
+    sizes = {"groups": 3.0, "candidates": 6.0, "groups_of_5": 1.0, "groups_of_6": 2.0}
+    names = ("own_r1", "own_r1_of_2", "own_map")
+    items = {name: np.array(MAP) for name in names}
+    scores = dict.fromkeys(names, 55.0) | {f"chance_{name}": 10.0 for name in names}
+    evaluation = Evaluation({**scores, **sizes, "tie_share": 0.0}, items)
+    text = format_table([make_result("candidates_own", "a/b/c/test", "f", evaluation)] * 2)
+    assert text.count("own_r1 of 6 ") == text.count("own_r1 of 2 ") == 2
+    note = "b/c/test: 3 groups (1 of 5, 2 of 6 candidates); R@k is over the groups of 6, all other"
+    assert text.count(note) == 1
+    evaluation = Evaluation({**scores, "tie_share": 0.0, "role_r1": 21.5}, items)
+    text = format_table([make_result("response_own", "test", "f", evaluation)])
+    assert "test: a ranking that knows only the role of each candidate has R@1 21.50" in text
+
+
+def test_what_was_written_is_read_back_of_an_older_version_too(tmp_path):
+    path = tmp_path / "new/folder/scores.json"
+    results = [rank(), correlate(FALLING, -100.0)]
+    write_json(path, "模型", {"seed": 3}, results)
+    assert read_json(path) == ("模型", results, {"seed": 3})
+    content = json.loads(path.read_text(encoding="utf-8"))
+    assert content["results"][0]["context"] == "3 before"
+    assert content["results"][1]["warning"] == results[1].warning()
     assert [entry.name for entry in path.parent.iterdir()] == ["scores.json"]
-
-
-def test_json_that_cannot_be_written_leaves_the_old_file(tmp_path):
-    path = tmp_path / "scores.json"
-    write_json(path, "old", {}, [])
-    with pytest.raises(TypeError):
-        write_json(path, "new", {"not for json": object()}, [])
-    assert json.loads(path.read_text())["model"] == "old"
-
-
-def test_what_was_written_is_read_back(tmp_path):
-    path = tmp_path / "scores.json"
-    write_json(path, "模型", {"seed": 3}, [RETRIEVAL, STS])
-    assert read_json(path) == ("模型", [RETRIEVAL, STS], {"seed": 3})
-
-
-def test_results_of_a_later_version_with_more_fields_are_read(tmp_path):
-    path = tmp_path / "scores.json"
-    write_json(path, "run", {}, [STS])
-    content = json.loads(path.read_text())
-    content["results"][0]["colour"] = "red"
-    path.write_text(json.dumps({**content, "date": "today"}))
-    model, (result,), _ = read_json(path)
-    assert (model, result.items, result.scores) == ("run", STS.items, STS.scores)
+    del content["results"][0]["context"]
+    content["results"][0]["colour"] = "red"  # of another version
+    path.write_text(json.dumps(content))
+    assert read_json(path)[1][0].context == ""
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        "",
         "{",
         "[1]",
-        "null",
-        '{"model": "a"}',
         '{"model": "a", "results": 3}',
-        '{"model": "a", "results": [3]}',
-        '{"results": []}',
         '{"model": "a", "results": []}',
         '{"model": "a", "results": [], "settings": 3}',
-        '{"model": "a", "results": [{"task": "sts", "source": "s", "scores": {}}]}',
+        '{"model": "a", "results": [{"task": "sts", "source": "s", "scores": {}}], "settings": {}}',
         b"\xff\xfe",
     ],
 )
@@ -138,54 +113,48 @@ def test_what_evaluate_did_not_write_is_named(tmp_path, content):
     assert str(caught.value).startswith(f"{path}: not a file of results of evaluate")
 
 
-@pytest.mark.parametrize("name", ["nowhere.json", "."])
-def test_results_that_cannot_be_read_are_named(tmp_path, name):
-    path = tmp_path / name
-    with pytest.raises(InputError) as caught:
-        read_json(path)
-    assert str(caught.value).startswith(f"{path}: cannot be read")
+def test_every_score_of_a_common_set_is_compared():
+    first = [rank(source="here"), correlate(FALLING, -100.0)]
+    second = [correlate(RISING, 100.0), rank(more=5.0, source="there")]
+    found = compare_results(first, second)
+    assert [(c.source, c.score, c.context) for c in found] == [
+        ("here", "map", "3 before"),
+        ("here", "mrr", "3 before"),
+        ("sts.txt", "spearman", ""),
+    ]
+    # The second less the first: 60 - 55, 45 - 50, 100 - -100.
+    assert [(c.first, c.second) for c in found] == [(55, 60), (50, 45), (-100, 100)]
+    assert [c.difference.value for c in found] == pytest.approx([5, -5, 200])
+    for comparison in compare_results(first, first):
+        assert comparison.difference == Difference(0, 0, 0, 1)
 
 
-def test_a_result_has_an_interval_for_every_score_and_for_nothing_else(monkeypatch):
-    monkeypatch.setattr(bootstrap, "RESAMPLES", 200)
-    items = {
-        "map": np.array([20.0, 40, 90, 60]),
-        "mrr": np.full(4, 50.0),
-        "chance_map": np.array([45.0, 46, 47, 46]),
-        "tie_share": np.zeros(4),
-    }
-    scores = {"map": 52.5, "mrr": 50.0, "chance_map": 46.0, "tie_share": 0.0, "queries": 4.0}
-    result = make_result("retrieval", "a/select.txt", "f00d", Evaluation(scores, items))
-    assert (result.task, result.source, result.fingerprint) == ("retrieval", "a/select.txt", "f00d")
-    assert result.scores == scores
-    assert result.items == {name: values.tolist() for name, values in items.items()}
-    assert list(result.intervals) == ["map", "mrr"]
-    assert result.intervals["mrr"] == (50, 50)
-    low, high = result.intervals["map"]
-    assert 20 <= low < 52.5 < high <= 90
+def test_only_scores_of_the_same_set_and_task_and_of_several_items_are_compared():
+    for other in ([], [rank(fingerprint="f9")], [rank(task="response_matching")]):
+        with pytest.raises(InputError, match="no evaluation set in common"):
+            compare_results([rank()], other)
+    one = rank(fingerprint="f3", size=1)
+    with pytest.raises(InputError, match="only one item"):
+        compare_results([one], [one])
+    assert len(compare_results([one, rank()], [one, rank()])) == 2
 
 
-def test_items_keep_what_decides_a_rank_and_no_more(monkeypatch, tmp_path):
-    monkeypatch.setattr(bootstrap, "RESAMPLES", 200)
-    # Millionths, as scores are rounded to them: 7 * 1e-6 is 6.999999999999999e-06.
-    millionths = np.random.default_rng(0).integers(-100, 100, 30)
-    degrees = np.arange(30) % 5 + 1.0
-    scores = {"spearman": 12.0, "chance_spearman": 0.0, "tie_share": 0.0}
-    evaluation = Evaluation(scores, {"degree": degrees, "cosine": 1e-6 * millionths})
-    write_json(tmp_path / "a.json", "run", {}, [make_result("sts", "s", "f", evaluation)])
-    items = read_json(tmp_path / "a.json")[1][0].items
-    assert items["degree"] == degrees.tolist()
-    assert items["cosine"] == [float(f"{count}e-6") for count in millionths]
-
-
-def test_a_score_of_one_item_has_no_interval_and_a_line_all_the_same():
-    scores = {"map": 40.0, "chance_map": 46.0, "tie_share": 0.0, "queries": 1.0}
-    evaluation = Evaluation(scores, {"map": np.array([40.0]), "chance_map": np.array([46.0])})
-    result = make_result("retrieval", "s", "f", evaluation)
-    assert result.intervals == {}
-    assert format_table([result]).splitlines()[2].split() == [
-        "s", "map", "40.00", "46.00"
-    ]  # fmt: skip
+def test_the_table_of_comparisons_has_a_line_a_score():
+    path = "/long/way/to/mdc/dev/s.txt"
+    first = Difference(1.234, -0.5, 3.0, 0.12346)
+    second = Difference(-1.0, -2.0, -0.125, 4e-4)
+    comparisons = [
+        Comparison("response_own", path, "own_r1", "3 before", 50.0, 51.234, first),
+        Comparison("sts", "s.txt", "spearman", "", 80.0, 79.0, second),
+    ]
+    lines = format_comparisons(comparisons, [0.12346, 8e-4]).splitlines()
+    assert len({len(line) for line in lines}) == 1
+    assert lines[2].startswith(
+        "mdc/dev/s.txt  own_r1    3 before  50.00   51.23       +1.23  -0.50"
+    )
+    assert lines[2].endswith("to +3.00  0.1235    0.1235")
+    assert lines[3].split()[:5] == ["s.txt", "spearman", "80.00", "79.00", "-1.00"]
+    assert lines[3].endswith("0.0004    0.0008")
 
 
 def test_chinese_takes_two_columns_of_a_terminal():
@@ -197,19 +166,3 @@ def test_chinese_takes_two_columns_of_a_terminal():
         "退货  a     1,234",
         "ok    ，。      5",
     ]
-
-
-def test_wide_and_narrow_cells_of_a_column_of_figures_end_together():
-    rows = [("a", "数"), ("b", "12345"), ("c", "半ｱ角"), ("d", "é")]
-    # A half-width katakana is one column wide: 2 + 1 + 2 = 5.
-    assert align(rows, text_columns=1).splitlines() == [
-        "a     数",
-        "--------",
-        "b  12345",
-        "c  半ｱ角",
-        "d      é",
-    ]
-
-
-def test_a_table_may_be_of_its_head_alone():
-    assert align([("意图", "n")], text_columns=1) == "意图  n\n-------"

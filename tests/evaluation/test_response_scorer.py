@@ -83,15 +83,6 @@ def test_chunks_and_rows_do_not_change_the_scores(backend, chunk, rows):
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_order_of_samples_candidates_and_turns(backend):
-    expected = backend.score(CONTEXTS, CANDIDATES)
-    np.testing.assert_allclose(
-        backend.score(CONTEXTS[::-1], CANDIDATES[::-1]), expected[::-1], atol=1e-5
-    )
-    turned = [group[::-1] for group in CONTEXTS], [group[::-1] for group in CANDIDATES]
-    np.testing.assert_allclose(backend.score(*turned), expected[:, ::-1], atol=1e-5)
-
-
 def test_scores_follow_the_weights():
     backbone = build_backbone()
     backend = GraphBackend(EncoderGraph(build_bert_encoder(backbone), VOCABULARY, 32, "mean"))

@@ -1,8 +1,9 @@
-import os
+import dataclasses
 import pathlib
 
 import numpy as np
 import pytest
+from shared_files import shared_file
 
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.retrieval import evaluate_retrieval, read_retrieval_set
@@ -38,14 +39,6 @@ def _write(folder: pathlib.Path, lines: list[str], name: str = "select.txt") -> 
 @pytest.fixture
 def retrieval_set(tmp_path):
     return read_retrieval_set(_write(tmp_path, _lines()))
-
-
-def test_reads_sentences_and_queries(retrieval_set):
-    assert retrieval_set.sentences == list(SENTENCES)
-    query = retrieval_set.queries[1]
-    assert query.sentence == 1
-    assert query.positives.tolist() == [0, 2]
-    assert query.negatives.tolist() == [3, 4, 5]
 
 
 def test_a_sentence_without_positives_or_negatives_is_a_candidate_and_no_query(tmp_path):
@@ -96,33 +89,6 @@ def test_a_file_without_a_query_is_refused(tmp_path, lines):
         read_retrieval_set(_write(tmp_path, lines))
 
 
-def _by_intent(sentences: list[str]) -> np.ndarray:
-    return np.array([[1.0, 0.1] if SENTENCES[s] == "parcel" else [0.1, 1.0] for s in sentences])
-
-
-def test_an_encoder_is_called_with_a_list_of_strings_alone(retrieval_set):
-    calls = []
-
-    def encode(*args, **kwargs):
-        calls.append((args, kwargs))
-        return _by_intent(args[0])
-
-    evaluate_retrieval(retrieval_set, encode)
-    for args, kwargs in calls:
-        assert len(args) == 1
-        assert not kwargs
-        assert type(args[0]) is list
-        assert all(type(sentence) is str for sentence in args[0])
-
-
-def test_a_perfect_encoder_scores_100(retrieval_set):
-    scores = evaluate_retrieval(retrieval_set, _by_intent).scores
-    assert scores["map"] == pytest.approx(100)
-    assert scores["mrr"] == pytest.approx(100)
-    assert scores["queries"] == 6
-    assert scores["tie_share"] == 100  # both positives tie, and all three negatives
-
-
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_constant_encoder_scores_exactly_chance_whatever_the_order(tmp_path, reverse):
     retrieval_set = read_retrieval_set(_write(tmp_path, _lines(reverse)))
@@ -157,30 +123,16 @@ def test_scores_by_hand(tmp_path):
     assert scores["tie_share"] == 0
 
 
-_DATA = pathlib.Path(
-    os.environ.get("DCSE_SHARED_DATA", pathlib.Path(__file__).parents[3] / "shared" / "data")
-)
-
-
-@pytest.mark.parametrize(("corpus", "expected"), [("edc", (46, 64)), ("jddc", None)])
-def test_on_the_authors_dev_set_a_constant_encoder_scores_as_random_rankings(corpus, expected):
-    path = _DATA / "dialoguecse_official" / corpus / "dev" / "select.txt"
-    if not path.is_file():
-        pytest.skip(f"the authors' dev set of {corpus} is not here: $DCSE_SHARED_DATA")
-    retrieval_set = read_retrieval_set(path)
-    constant = evaluate_retrieval(
-        retrieval_set, lambda sentences: np.ones((len(sentences), 4))
-    ).scores
+def test_on_the_authors_dev_set_a_constant_encoder_scores_as_random_rankings():
+    retrieval_set = read_retrieval_set(shared_file("dialoguecse_official/edc/dev/select.txt"))
+    retrieval_set = dataclasses.replace(retrieval_set, queries=retrieval_set.queries[::4])
     rng = np.random.default_rng(0)
-    draws = [
-        evaluate_retrieval(
-            retrieval_set, lambda sentences: rng.normal(size=(len(sentences), 16))
-        ).scores
-        for _ in range(3)
-    ]
+    constant, random = (
+        evaluate_retrieval(retrieval_set, encode).scores
+        for encode in (lambda s: np.ones((len(s), 4)), lambda s: rng.normal(size=(len(s), 16)))
+    )
     for name in ("map", "mrr"):
-        assert constant[name] == pytest.approx(np.mean([draw[name] for draw in draws]), abs=1)
+        assert constant[name] == pytest.approx(random[name], abs=4)
         assert constant[name] == pytest.approx(constant[f"chance_{name}"], abs=1e-9)
     assert constant["tie_share"] == 100
-    if expected:
-        assert (constant["map"], constant["mrr"]) == pytest.approx(expected, abs=1.5)
+    assert (constant["map"], constant["mrr"]) == pytest.approx((46, 64), abs=4)

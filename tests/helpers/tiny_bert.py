@@ -49,7 +49,7 @@ def fuse(backbone, compute_dtype: str = "float32") -> FusedBert:
     """The fused form of a backbone, by the tensors that a checkpoint of it would have."""
     config = bert.make_bert_config(backbone.num_layers, backbone.hidden_dim, VOCABULARY_SIZE)
     config["num_attention_heads"] = backbone.num_heads
-    config["layer_norm_eps"] = bert.epsilon_of(backbone)
+    config["layer_norm_eps"] = float(backbone.embeddings_layer_norm.epsilon)
     tensors = weights.to_tensors(weights.backbone_weights(backbone))
     return FusedBert(tensors, config, compute_dtype)
 

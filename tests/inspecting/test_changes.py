@@ -2,12 +2,10 @@
 
 import json
 import shutil
-import types
 
 import numpy as np
 import pytest
 from test_merge import make_checkpoint
-from train_options import make_options
 
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.cli import commands
@@ -25,10 +23,6 @@ from dcse_tf.inspecting.changes import (
     format_text,
 )
 from dcse_tf.inspecting.changes_job import draw_sentences, read_held_out, show_changes
-from dcse_tf.training import changes as at_the_end
-from dcse_tf.training import job
-from dcse_tf.training.best_encoder import read_kept
-from dcse_tf.training.changes import ShowChanges
 
 TEXTS = [f"text {number}" for number in range(24)]
 
@@ -210,148 +204,3 @@ def test_an_empty_dev_split_gives_way_to_the_train_split(start, data_dir, tmp_pa
     assert "30 sentences of the train dialogues" in held_out.notes[0]
     assert held_out.notes[1].startswith("No response selection: too few dev sessions")
     assert any(text.startswith("where is my parcel") for text in held_out.sentences)
-
-
-def run_training(data_dir, run_dir, start, **settings):
-    values = {
-        "task": "simcse",
-        "encoder": str(start),
-        "steps": 2,
-        "global_batch_size": 8,
-        "learning_rate": 1e-2,
-        "dev_samples": 12,
-        "eval_every": 2,
-        "projector_sentences": 0,
-        "changes_samples": 40,
-    }
-    options = {"data_dir": str(data_dir), "run_dir": str(run_dir), **values, **settings}
-    return job.train(make_options(**options))
-
-
-@pytest.fixture
-def said(monkeypatch):
-    """What the check at the end of a training logs, and how often it measures."""
-    lines, measured = [], []
-    monkeypatch.setattr(
-        at_the_end.logging, "info", lambda text, *values: lines.append(text % values)
-    )
-    measure = at_the_end.measure_changes
-    monkeypatch.setattr(
-        at_the_end, "measure_changes", lambda *args: measured.append(1) or measure(*args)
-    )
-    return lines, measured
-
-
-@pytest.mark.slow
-def test_a_training_ends_with_what_it_changed_once(data_dir, tmp_path, start, said, monkeypatch):
-    lines, measured = said
-    # Whichever step is best: of two evaluations the second is kept.
-    monkeypatch.setattr("dcse_tf.training.best_encoder.BestEncoder._is_better", lambda *_: True)
-    hooks = []
-    monkeypatch.setattr(
-        job, "ShowChanges", lambda setup: hooks.append(ShowChanges(setup)) or hooks[-1]
-    )
-    run = tmp_path / "run"
-    heads = {"task": "dialogue_cse", "negatives": 3, "cosine_weight": 0.5, "projection_dim": 8}
-    run_training(data_dir, run, start, **heads)
-    content = json.loads((run / "changes.json").read_text())
-    assert content["sentences"] == 40
-    assert content["kept"] < 100.0
-    assert len(content["moved"]) == changes._MOVED
-    assert any(line.startswith("what the training changed:\n") for line in lines)
-    names = ["projected_r1", "projected_mrr", "cosine_r1", "cosine_mrr"]
-    assert [score["name"] for score in content["scores"]] == names
-    # One figure for a score: that by which the step was kept, also behind the heads.
-    kept = read_kept(run / "encoder").scores
-    for score in content["scores"]:
-        assert score["after"] == pytest.approx(kept[f"dev/{score['name']}"], abs=1e-9)
-    assert "R@1 behind the projection heads, %" in (run / "changes.md").read_text()
-    assert "(R@1) behind the projection heads" in content["verdict"]
-    assert content["verdict"].count("response selection (R@1)") == 2
-    assert any(
-        note.startswith("Behind the projection heads: before, by") for note in content["notes"]
-    )
-    assert not any("Longest sentence" in note for note in content["notes"])
-    assert content["verdict"] in (run / "changes.md").read_text()
-    before = (run / "changes.json").stat().st_mtime_ns
-
-    run_training(data_dir, run, start, **heads)  # finished: it is there already
-    assert (len(measured), (run / "changes.json").stat().st_mtime_ns) == (1, before)
-    for written in ("", "{"):  # as if it had been killed before, or the disk had been full
-        (run / "changes.json").write_text(written)
-        hooks[-1].end(2)
-        assert json.loads((run / "changes.json").read_text()) == content
-    shutil.copyfile(start / "model.safetensors", run / "encoder/model.safetensors")
-    hooks[-1].end(2)  # another encoder, here the start
-    assert len(measured) == 4
-    assert json.loads((run / "changes.json").read_text())["kept"] == 100.0
-
-
-def _setup_of(data_dir, run_dir, start):
-    """What the report at the end of a training in `run_training` reads."""
-    settings = {"encoder": str(start), "dev_samples": 12, "changes_samples": 40, "task": "simcse"}
-    return types.SimpleNamespace(
-        options=make_options(data_dir=str(data_dir), run_dir=str(run_dir), **settings),
-        data_dir=data_dir,
-        manifest=read_manifest(data_dir),
-        vocabulary=read_vocabulary(data_dir / "vocabulary"),
-        source=start,
-    )
-
-
-@pytest.mark.parametrize(("own", "prefix"), [("", "where: "), ("where: ", "")])
-def test_the_start_reads_the_prefix_of_the_corpus(
-    data_dir, tmp_path, start, monkeypatch, own, prefix
-):
-    """Otherwise the prefix alone would count as a change."""
-    corpus, run = tmp_path / "data", tmp_path / "run"
-    vocabulary = read_vocabulary(data_dir / "vocabulary").with_prefix(prefix)
-    shutil.copytree(data_dir, corpus)
-    start = shutil.copytree(start, tmp_path / "start")
-    vocabulary.with_prefix(own).write(start)
-    vocabulary.write(corpus / "vocabulary")
-    content = json.loads((corpus / "manifest.json").read_text())
-    content["tokenizer_fingerprint"] = vocabulary.fingerprint()
-    (corpus / "manifest.json").write_text(json.dumps(content))
-    run_training(corpus, run, start, learning_rate=1e-9, steps=1, dev_samples=0)
-    monkeypatch.setattr(ShowChanges, "_why_not", lambda self: "")
-    ShowChanges(_setup_of(corpus, run, start)).end(1)
-    found = json.loads((run / "changes.json").read_text())
-    assert found["cosine"] == pytest.approx(1.0, abs=1e-4)
-    assert not any("Put before" in note for note in found["notes"])
-
-
-def test_too_few_dev_sessions_choose_no_step(data_dir, tmp_path, start, monkeypatch):
-    """Then the report does not say that they did."""
-    monkeypatch.setattr(at_the_end, "CANDIDATES", 1000)
-    run_training(data_dir, tmp_path / "run", start, steps=1, dev_samples=0)
-    ShowChanges(_setup_of(data_dir, tmp_path / "run", start))._show()
-    notes = " ".join(json.loads((tmp_path / "run/changes.json").read_text())["notes"])
-    assert "No response selection: too few dev sessions" in notes
-    assert "chosen by its scores" not in notes
-    assert notes.endswith("The test sessions were not used.")
-
-
-@pytest.mark.parametrize(
-    ("settings", "source", "reason"),
-    [
-        ({}, False, "the training started from random weights"),
-        ({"dev_samples": 0}, True, "`dev_samples`=0 asks for nothing to be measured"),
-        ({}, True, "the run kept the encoder that it started from"),
-        ({"task": "response_selection"}, True, "a re-ranker gives no embeddings"),
-        ({"changes_samples": 0}, True, ""),
-    ],
-)
-def test_a_training_says_why_it_does_not_show_what_changed(
-    tmp_path, said, settings, source, reason
-):
-    kept = {"step": 0, "metric": "dev/map", "score": 1.0, "last_step": 7, "last_score": 0.5}
-    (tmp_path / "encoder").mkdir()
-    (tmp_path / "encoder/training.json").write_text(json.dumps({**kept, "files": {}}))
-    options = make_options(data_dir="d", run_dir=str(tmp_path), encoder="start", **settings)
-    setup = types.SimpleNamespace(options=options, source=tmp_path if source else None)
-    at_the_end.ShowChanges(setup).end(7)
-    lines, measured = said
-    assert lines == ([f"what the training changed is not shown: {reason}"] if reason else [])
-    assert measured == []
-    assert not (tmp_path / "changes.json").exists()

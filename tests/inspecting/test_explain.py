@@ -59,6 +59,7 @@ def backbone():
     return build_backbone()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [None, "attention", "additive_attention"])
 def test_an_explanation_is_of_the_models_own_similarity(backbone, kind):
     attention = build_turn_attention(kind, DIM, 5) if kind else None
@@ -119,6 +120,7 @@ def test_the_job_writes_a_page_and_figures(folder):
     assert [turn["text"] for turn in found["turns"]] == ["a", "b"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "error", "field"),
     [

@@ -12,10 +12,10 @@ from dcse_tf.bert.options import EncoderOptions
 from dcse_tf.encoder.checkpoint import load_graph
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation.job import list_similarities, load_scored
+from dcse_tf.evaluation.job import load_scored
 from dcse_tf.evaluation.options import EvaluateOptions
 from dcse_tf.evaluation.report import describe_differences
-from dcse_tf.evaluation.response_selection import Sample
+from dcse_tf.evaluation.response_selection import Sample, score_by_embeddings
 from dcse_tf.exporting.export_options import ExportOptions
 from dcse_tf.exporting.job import export
 from dcse_tf.exporting.sentence_transformers import write_sentence_transformers
@@ -118,9 +118,9 @@ def test_a_side_without_a_head_is_refused(encoder):
 
 def test_responses_are_ranked_by_the_cosine_behind_the_heads(encoder, expected):
     samples = [Sample(TEXTS[:2], TEXTS[2:]), Sample(TEXTS[4:], TEXTS[:3])]
-    ways = list_similarities(encoder)
-    assert list(ways) == ["matching", "cosine", "projected"]
-    for sample, found in zip(samples, ways["projected"](samples), strict=True):
+    scores = score_by_embeddings(samples, encoder.encode, encoder.heads)
+    assert list(scores) == ["cosine", "projected"]
+    for sample, found in zip(samples, scores["projected"], strict=True):
         mean = encoder.encode(sample.context).astype(float).mean(axis=0)
         context = expected(mean, "context")
         responses = expected(encoder.encode(sample.candidates), "response")
@@ -130,7 +130,7 @@ def test_responses_are_ranked_by_the_cosine_behind_the_heads(encoder, expected):
 
 @pytest.mark.parametrize("settings", [{"truncate_dim": 8}, {"pooling": "cls"}])
 def test_other_embeddings_than_the_heads_were_trained_on_have_none(model, settings):
-    assert "projected" not in list_similarities(SentenceEncoder.load(model, **settings))
+    assert not SentenceEncoder.load(model, **settings).heads
 
 
 def test_heads_of_centred_embeddings_give_what_they_gave(heads):

@@ -123,7 +123,7 @@ def test_json_is_parsed_in_one_place():
 
 
 def test_evaluation_and_dialogues_need_no_tensorflow():
-    evaluation = ("bootstrap", "geometry", "metrics", "nearest", "report", "retrieval")
+    evaluation = ("bootstrap", "metrics", "report", "retrieval")
     paths = [
         PACKAGE / f"evaluation/{name}.py" for name in (*evaluation, "response_selection", "sts")
     ]

@@ -160,17 +160,3 @@ def test_the_tutorial_turns_its_raw_file_into_the_sessions_that_are_in_it(tmp_pa
     written = list(FORMATS["jsonl"].read(tmp_path / "runs/dialogues.jsonl", BadLines(0)))
     assert written == list(FORMATS["chitchat"].read(package / "dataset.json", BadLines(0)))
     assert [len(turns) for _, turns in written] == [3, 1, 0]
-
-
-def test_the_tutorial_writes_an_utterance_a_line(tmp_path, monkeypatch):
-    sessions = [["do you like\ncats at all", "yes"], ["no no no no"], []]
-    lines = [
-        json.dumps({"session_id": str(n), "turns": [{"role": "a", "text": t} for t in turns]})
-        for n, turns in enumerate(sessions)
-    ]
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs/dialogues.jsonl").write_text("\n".join(lines) + "\n")
-    monkeypatch.chdir(tmp_path)
-    exec(find_script(read_page("docs/tutorial.md"), "utterances.txt"), {})
-    written = (tmp_path / "runs/utterances.txt").read_text().splitlines()
-    assert written == ["do you like cats at all", "no no no no"]

@@ -68,6 +68,7 @@ def stop_at(monkeypatch, block):
     return blocks
 
 
+@pytest.mark.slow
 def test_rows_are_those_of_the_lines_alone(bert, config, tmp_path):
     """Each line alone, unpadded, through the Keras model; the mean over its tokens."""
     encoder = build_bert_encoder(bert)
@@ -120,6 +121,7 @@ def test_rows_are_on_the_disk_before_the_record_says_so(config, tmp_path, monkey
     assert seen == [False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

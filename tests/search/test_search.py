@@ -227,6 +227,7 @@ def test_answers_are_the_texts_of_highest_cosine(config, encoder, monkeypatch):
     assert ask(config.replace(corpus=""), QUERIES) == answers
 
 
+@pytest.mark.slow
 def test_an_approximate_index_of_the_job_answers_the_same(config, tmp_path, monkeypatch, caplog):
     pytest.importorskip("faiss")
     caplog.set_level("INFO")
@@ -251,6 +252,7 @@ def test_an_index_of_given_embeddings_is_that_of_the_texts(config, encoder, tmp_
             ask(asked, QUERIES)
 
 
+@pytest.mark.slow
 def test_responses_are_found_behind_the_heads(config, model, encoder, tmp_path):
     with pytest.raises(InputError, match="has no projection heads"):
         ask(config.replace(find="responses"), QUERIES)
@@ -272,6 +274,7 @@ def test_responses_are_found_behind_the_heads(config, model, encoder, tmp_path):
         ask(headed.replace(find="similar"), QUERIES)
 
 
+@pytest.mark.slow
 def test_what_embeddings_found_is_ordered_by_a_reranker(config, encoder, reranker):
     """The four nearest by the mean of the turns, and of these the three of highest score."""
     turns = ["hello", "where is my blue parcel"]
@@ -301,6 +304,7 @@ def test_turns_are_separated_by_their_mark():
     assert job.split_turns("[EOT]") == ["[EOT]"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "field"),
     [

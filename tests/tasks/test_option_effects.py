@@ -33,10 +33,9 @@ COMMON = {field.name for field in dataclasses.fields(TrainOptions)}
 SILENT = {
     "has its value worked out, or is refused beside another": ["task", "epochs", "encoder_size"],
     "says how often something is written, and how much": [
-        *("log_every", "save_every", "eval_every", "keep_checkpoints", "profile_steps"),
-        *("projector_sentences", "changes_samples"),
+        *("log_every", "save_every", "eval_every", "keep_checkpoints"),
     ],
-    "is about the end of a run": ["on_divergence", "loss_limit", "max_skipped"],
+    "is about the end of a run": ["loss_limit"],
     "is about dev data": ["dev_samples"],
     "divides the same computation": ["deterministic", "logical_cpus"],
 }
@@ -45,7 +44,7 @@ SILENT_IN = {"simcse": ["context_turns", "context_side"]}
 TUPLES = {"auxiliary": [("none",)], "matryoshka_dims": [("4",)]}
 SMALL = {
     "global_batch_size": 8, "steps": 20, "warmup_steps": 4, "learning_rate": 0.01,
-    "decay": "linear", "dev_samples": 0, "changes_samples": 0, "row_length": 64,
+    "decay": "linear", "dev_samples": 0, "row_length": 64,
 }  # fmt: skip
 # Values at which a neighbouring value makes a difference, by the option's name.
 SENSITIVE = {

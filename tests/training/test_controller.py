@@ -1,7 +1,6 @@
 """The outer loop, driven by a trainer that only counts."""
 
 import io
-import json
 import math
 import os
 import re
@@ -13,19 +12,17 @@ import pytest
 import tensorflow as tf
 
 from dcse_tf.files import marked
-from dcse_tf.training import hooks
 from dcse_tf.training.best_encoder import BestEncoder, Kept, read_kept
 from dcse_tf.training.checkpoint_store import CheckpointStore
 from dcse_tf.training.controller import (
     Checkpoints,
     Controller,
-    Divergence,
     Hook,
     Stopped,
     StopSignals,
     TrainingError,
 )
-from dcse_tf.training.hooks import Evaluate, Outcome, Report
+from dcse_tf.training.hooks import Evaluate, Outcome, Report, format_table
 from dcse_tf.training.summaries import SummaryWriter
 
 METRICS = {"loss": 1.0, "gradient_norm": 1.0, "samples": 8.0, "tokens": 8.0, "cells": 8.0}
@@ -74,34 +71,22 @@ class CountingTrainer:
         return {**METRICS, "steps": float(done), "diverged": float(diverged)}
 
 
-def _start(
-    run_dir,
-    trainer,
-    evaluate=dict,
-    *,
-    skip=False,
-    steps=20,
-    lower=False,
-    eval_every=10,
-    hooks=(),
-):
+def _start(run_dir, trainer, evaluate=dict, *, steps=20, lower=False, eval_every=10, hooks=()):
     """A run that logs every 3 steps and saves every 5; what it ended with."""
     summaries = SummaryWriter(run_dir / "tensorboard")
     best = BestEncoder(run_dir / "encoder", "dev/score", lower, trainer.write)
     scored = tf.Variable(-1, trainable=False, dtype=tf.int64)
     evaluation = Evaluate(evaluate, best, eval_every, summaries, scored)
     state = tf.train.Checkpoint(model=trainer.model, optimizer=trainer.optimizer, scored=scored)
-    divergence = Divergence(
-        run_dir, lambda step: [f"s{step}", "other"], loss_limit=10.0, skip=skip, most=2
-    )
     controller = Controller(
         trainer,
         lambda step: iter(range(step + 1, 1000)),
-        Checkpoints(CheckpointStore(run_dir, state, keep=2), every=5, keep_start=skip),
-        [evaluation, Report(summaries, 3, steps, lambda: 0.1, lambda _: None), *hooks],
+        Checkpoints(CheckpointStore(run_dir, state, keep=2), every=5),
+        [evaluation, Report(summaries, 3, steps, lambda: 0.1), *hooks],
         steps=steps,
-        divergence=divergence,
         signals=trainer.signals,
+        loss_limit=10.0,
+        describe_batch=lambda step: f"the batch of step {step}",
     )
     controller.run()
     return evaluation.outcome
@@ -135,69 +120,42 @@ def test_a_signal_saves_the_step_it_came_in_and_the_evaluation_is_not_lost(tmp_p
     assert _weight(trainer) == sum(range(1, 21))
 
 
-def test_a_loss_that_diverges_stops_the_run_and_names_the_sessions(tmp_path):
-    with pytest.raises(TrainingError, match=r"sessions s13, other.*step-000000010") as caught:
+def test_a_loss_that_diverges_ends_the_run_and_names_the_batch(tmp_path):
+    with pytest.raises(TrainingError, match=r"the batch of step 13; .*step-000000010") as caught:
         _start(tmp_path, CountingTrainer(bad=[13]))
     assert "lower `learning_rate`" in str(caught.value)
-    diverged = json.loads((tmp_path / "diverged_batch.json").read_text())
-    assert diverged == {"step": 13, "sessions": ["s13", "other"]}
+    with pytest.raises(TrainingError, match="there is no checkpoint yet"):
+        _start(tmp_path / "other", CountingTrainer(bad=[2]))
 
 
-def test_the_batch_is_left_out_if_so_asked_also_when_started_again(tmp_path):
-    trainer = CountingTrainer(bad=[2, 13])
-    _start(tmp_path, trainer, skip=True)
-    assert _weight(trainer) == sum(range(1, 21)) - 3 - 14
-    skipped = json.loads((tmp_path / "skipped_batches.json").read_text())["batches"]
-    assert [batch["step"] for batch in skipped] == [2, 13]
-    assert skipped[1]["sessions"] == ["s13", "other"]
-    (tmp_path / "checkpoints").rename(tmp_path / "away")
-    again = CountingTrainer()
-    _start(tmp_path, again, skip=True)
-    assert _weight(again) == _weight(trainer)
-
-
-def test_batches_are_left_out_a_bounded_number_of_times(tmp_path):
-    with pytest.raises(TrainingError, match="s17"):
-        _start(tmp_path, CountingTrainer(bad=[2, 13, 17]), skip=True)
-
-
-def test_no_list_of_batches_is_one_error(tmp_path):
-    (tmp_path / "skipped_batches.json").write_text('{"batches": [{}]}')
-    with pytest.raises(ValueError, match=r"skipped_batches\.json: not a list of batches"):
-        Divergence(tmp_path, lambda step: [])
-
-
-def test_hooks_are_called_at_their_own_steps_and_told_of_every_stretch(tmp_path):
+def test_hooks_are_called_at_their_own_boundaries_and_told_of_all_steps(tmp_path):
     called = []
 
-    class Every4(Hook):
-        every = 4
-
+    class Calls(Hook):
         def begin(self, step, resumed):
             called.append(("begin", step, resumed))
 
-        def at_boundary(self, step, last):
-            if self.is_due(step, last):
-                called.append(("due", step, last))
+        def at_boundary(self, step):
+            called.append(("boundary", step))
 
-        def after_stretch(self, stretch):
-            called.append(("stretch", stretch.step, stretch.taken))
+        def after_steps(self, taken):
+            called.append(("steps", taken.step, taken.steps))
 
         def end(self, step):
             called.append(("end", step))
 
-    _start(tmp_path, CountingTrainer(), steps=6, hooks=[Every4()])
+    _start(tmp_path, CountingTrainer(), steps=6, hooks=[Calls(4)])
     # Boundaries: 3 and 6 of the report, 4 of the hook, 5 of the checkpoints.
     assert called == [
         ("begin", 0, False),
-        ("due", 0, False),
-        *(("stretch", 3, 3), ("stretch", 4, 1), ("due", 4, False)),
-        *(("stretch", 5, 1), ("stretch", 6, 1), ("due", 6, True)),
+        ("boundary", 0),
+        *(("steps", 3, 3), ("steps", 4, 1), ("boundary", 4)),
+        *(("steps", 5, 1), ("steps", 6, 1), ("boundary", 6)),
         ("end", 6),
     ]
     del called[:]
-    _start(tmp_path, CountingTrainer(), steps=6, hooks=[Every4()])
-    assert called == [("begin", 6, True), ("due", 6, True), ("end", 6)]
+    _start(tmp_path, CountingTrainer(), steps=6, hooks=[Calls(4)])
+    assert called == [("begin", 6, True), ("boundary", 6), ("end", 6)]
 
 
 def test_the_line_of_a_terminal_moves_between_two_reports(tmp_path, monkeypatch):
@@ -209,12 +167,12 @@ def test_the_line_of_a_terminal_moves_between_two_reports(tmp_path, monkeypatch)
     called = []
 
     class Watch(Hook):
-        def within_stretch(self, stretch):
-            called.append((stretch.step, stretch.taken))
+        def within_steps(self, taken):
+            called.append((taken.step, taken.steps))
 
-        def after_stretch(self, stretch):
-            called.append(stretch.step)
-            assert "steps" not in stretch.metrics
+        def after_steps(self, taken):
+            called.append(taken.step)
+            assert "steps" not in taken.metrics
 
     _start(tmp_path, CountingTrainer(), steps=6, hooks=[Watch()])
     assert called == [(1, 1), (2, 2), (3, 3), 3, (4, 1), (5, 2), 5, (6, 1), 6]
@@ -271,9 +229,8 @@ def test_the_encoder_of_the_best_evaluation_is_kept(tmp_path, lower, by_step, be
     outcome = _start(tmp_path, trainer, evaluate, lower=lower, eval_every=5)
     assert asked == [0, 5, 10, 15, 20]
     assert (tmp_path / "encoder/weight").read_text() == str(best)
-    assert outcome.kept == Kept(
-        best, "dev/score", by_step[best], 20, by_step[20], {"dev/score": by_step[best]}
-    )
+    kept, start = {"dev/score": by_step[best]}, {"dev/score": by_step[0]}
+    assert outcome.kept == Kept(best, "dev/score", by_step[best], 20, by_step[20], kept, start)
     assert read_kept(tmp_path / "encoder") == outcome.kept
     assert outcome.scores == {"dev/score": by_step[20]}
 
@@ -293,6 +250,26 @@ def test_heads_that_were_kept_before_they_had_learnt_are_named(step, metric, las
     warnings = Outcome(end, Kept(step, metric, 70.0, 20, 60.0, own)).list_warnings()
     assert len(warnings) == len(said)
     assert all(part in warning for part, warning in zip(said, warnings))
+
+
+@pytest.mark.parametrize(
+    ("kept", "said"),
+    [
+        (
+            Kept(5, "dev/cosine_r1", 79.3, 20, 77.0, {}, {"dev/cosine_r1": 74.7}),
+            "step 5 of 20, dev/cosine_r1 (of 10, by the turns before it) 79.3 "
+            "(74.7 at the start, 77 at the end)",
+        ),
+        (
+            Kept(20, "dev/cosine_bidirectional_mrr", 79.3, 20, 79.3, {}, {}),
+            "step 20 of 20, dev/cosine_bidirectional_mrr (of 10, by the turns before and after it) "
+            "79.3",
+        ),
+        (Kept(0, "dev/map", 61.0, 9, 55.5, {}, {"dev/map": 61.0}), "dev/map 61 (55.5 at the end)"),
+    ],
+)
+def test_a_run_ends_with_one_score_before_and_after_and_its_context(kept, said):
+    assert kept.describe().endswith(said)
 
 
 def test_without_scores_the_last_encoder_is_kept(tmp_path):
@@ -388,7 +365,7 @@ def test_the_scores_of_an_evaluation_are_a_table():
         "dev/matching_mrr": 20.5,
         "dev/cosine_r1": 7.5,
     }
-    assert hooks.format_table(scores).splitlines() == [
+    assert format_table(scores).splitlines() == [
         "  dev/matching_r1 5      dev/matching_mrr 20.5",
         "  dev/cosine_r1 7.5",
         "  dev/map 61.25",

@@ -104,6 +104,7 @@ def test_the_output_is_an_encoder_with_the_trained_ones_files(pair, tmp_path, ru
     assert all(np.array_equal(second[name], value) for name, value in read_tensors(whole).items())
 
 
+@pytest.mark.slow
 def test_encoders_that_do_not_go_together_are_refused(pair, run, tmp_path):
     other = dataclasses.replace(VOCABULARY, tokens=(*VOCABULARY.tokens[:-1], "other"))
     for name, changes, message in (

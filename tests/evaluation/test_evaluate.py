@@ -1,0 +1,332 @@
+"""The evaluate and compare jobs: what they read, what the results say, what becomes of them."""
+
+import collections
+import json
+import re
+
+import numpy as np
+import pytest
+from dialogue_files import json_lines, run
+from shared_files import shared_file
+from tiny_bert import build_backbone, save_checkpoint
+from train_options import make_options
+
+from dcse_tf.bert.checkpoints import write_max_sequence_length
+from dcse_tf.cli import commands
+from dcse_tf.errors import InputError, OutputError
+from dcse_tf.evaluation import job, report, response_selection
+from dcse_tf.evaluation.job import evaluate
+from dcse_tf.evaluation.options import CompareOptions, EvaluateOptions
+from dcse_tf.evaluation.report import compare_results, describe_differences
+from dcse_tf.options import OptionError
+from dcse_tf.training.build import build_training
+from dcse_tf.training.dev_evaluation import DevEvaluation
+
+LENGTH = 8
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    folder = save_checkpoint(tmp_path_factory.mktemp("saved") / "model", build_backbone())
+    write_max_sequence_length(folder, LENGTH)
+    return folder
+
+
+def make_config(model, sessions, **settings):
+    values = {"candidates": 4, "max_samples": 20, **settings}
+    return EvaluateOptions(model=str(model), response_selection=(str(sessions),), **values)
+
+
+@pytest.mark.slow
+def test_every_r1_says_which_turns_its_context_holds_earlier_ones_first(
+    checkpoint, data_dir, tmp_path, capsys, caplog
+):
+    output = tmp_path / "new/results.json"
+    config = make_config(checkpoint, data_dir / "test.jsonl", output=str(output), context_turns=2)
+    commands.evaluate(config.replace(max_sequence_length=4))
+    _, results, settings = report.read_json(output)
+    assert [(result.task, result.context) for result in results] == [
+        ("response_matching", "2 before"),
+        ("response_matching_bidirectional", "2 before, 2 after"),
+        ("response_cosine", "2 before"),
+        ("response_cosine_bidirectional", "2 before, 2 after"),
+    ]
+    printed = capsys.readouterr().out
+    lines = [re.split(r"\s{2,}", line) for line in printed.splitlines()]
+    found = {row[1]: row[2] for row in lines if len(row) > 4 and row[1].endswith("_r1")}
+    assert found == {
+        f"{result.task.removeprefix('response_')}_r1": result.context for result in results
+    }
+    # The settings as they were resolved: 0 would say the encoder's own length.
+    assert (settings["max_sequence_length"], settings["pooling"]) == (4, "mean")
+    (told,) = [text for text in caplog.messages if "`max_sequence_length`" in text]
+    assert "distinct texts have more than the 4 tokens" in told  # once a job
+
+
+@pytest.mark.slow
+def test_the_log_of_a_training_says_which_turns_dev_scores_see(data_dir, caplog):
+    caplog.set_level("INFO")
+    options = make_options(
+        data_dir=str(data_dir), run_dir="unused", encoder_size="tiny", dev_samples=10,
+        steps=1, global_batch_size=4, negatives=3,
+    )  # fmt: skip
+    training = build_training(options)
+    DevEvaluation(training.setup, training.model)
+    (told,) = [text for text in caplog.messages if "dev/cosine_r1" in text]
+    assert "dev/cosine_r1 and so on: 3 before;" in told
+    assert told.endswith("dev/cosine_bidirectional_r1 and so on: 3 before, 3 after")
+
+
+def test_results_that_cannot_be_written_are_found_before_the_work(data_dir, tmp_path):
+    for output in (tmp_path, data_dir / "test.jsonl" / "results.json"):
+        config = make_config("./no model", data_dir / "test.jsonl", output=str(output))
+        with pytest.raises(OutputError, match=r"is a folder|cannot be written"):
+            evaluate(config)
+
+
+def by_text(texts):
+    """Random directions, the same for a text wherever it stands."""
+    return np.array([np.random.default_rng(list(s.encode())).normal(size=8) for s in texts])
+
+
+@pytest.fixture
+def no_model(monkeypatch):
+    """An evaluation without a model: directions by text, and a matching of no use."""
+
+    def load(config):
+        score = lambda samples: response_selection.score_by_embeddings(samples, by_text, {})  # noqa: E731
+        return job.Scored({"max_sequence_length": 64}, by_text, score, job.contextlib.nullcontext)
+
+    monkeypatch.setattr(job, "load_scored", load)
+
+
+def test_results_that_cannot_be_written_after_all_are_printed(
+    no_model, data_dir, tmp_path, monkeypatch, capsys
+):
+    def fail(*_):
+        raise OutputError("no space left")
+
+    monkeypatch.setattr(report, "write_json", fail)
+    config = make_config("m", data_dir / "test.jsonl", output=str(tmp_path / "results.json"))
+    with pytest.raises(OutputError, match="no space left"):
+        commands.evaluate(config)
+    assert "cosine_r1" in capsys.readouterr().out
+
+
+def write_sets(folder):
+    """A retrieval set of two intents and pairs with degrees, 60 of each."""
+    lines = []
+    for i in range(60):
+        same, other = ([j for j in range(60) if j != i and (i - j) % 2 == k] for k in (0, 1))
+        lines.append(f"{i}\ts {i}\t\t{','.join(map(str, same))}\t{','.join(map(str, other))}")
+    (folder / "select.txt").write_text("\n".join(lines) + "\n")
+    (folder / "sts.txt").write_text("".join(f"{i % 5 + 1}\ta {i}\tb {i}\n" for i in range(60)))
+    return {"retrieval": (str(folder / "select.txt"),), "sts": (str(folder / "sts.txt"),)}
+
+
+def test_halves_and_models_are_compared(no_model, tmp_path, capsys):
+    found = {}
+    for half in ("all", "choose", "report"):
+        output = str(tmp_path / f"{half}.json")
+        evaluate(EvaluateOptions(model=half, half=half, output=output, **write_sets(tmp_path)))
+        _, found[half], settings = report.read_json(tmp_path / f"{half}.json")
+        assert settings["half"] == half
+    counts = [[r[0].scores["queries"], r[1].scores["pairs"]] for r in found.values()]
+    assert counts[0] == [60, 60]
+    assert np.add(counts[1], counts[2]).tolist() == counts[0]
+    with pytest.raises(InputError, match="no evaluation set in common"):
+        compare_results(found["all"], found["choose"])
+
+    files = tuple(str(tmp_path / f"{name}.json") for name in ("report", "report"))
+    commands.compare(CompareOptions(results=files))
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert first == "first: report, second: report"
+    assert last.split()[-5:] == ["+0.00", "to", "+0.00", "1.0000", "1.0000"]
+
+
+def test_settings_that_bear_on_the_scores_are_named_and_no_others():
+    first = EvaluateOptions(model="a", sts=("s.txt",), seed=1, pooling="cls", batch_tokens=64)
+    second = EvaluateOptions(model="b", sts=("s.txt",), batch_tokens=9, prefix="query: ")
+
+    def compare(*configs):
+        return describe_differences(*(config.to_dict() for config in configs))
+
+    assert compare(first, second) == [
+        "`pooling` is not the same: first cls, second ''",
+        "`prefix` is not the same: first '', second 'query: '",
+    ]
+    both = [config.replace(response_selection=("r.jsonl",)) for config in (first, first)]
+    both[1] = both[1].replace(candidates=5, seed=0)
+    assert [line.split()[0] for line in compare(*both)] == ["`candidates`", "`seed`"]
+    assert compare(both[0], first.replace(seed=2)) == []
+
+
+def make_dialogues():
+    """Session to turns; the first letter of a session's name says what its turns are.
+
+    a: x speaks twice, then y. b: x speaks three times. c: between two turns of x, y says what has
+    no token: prepare_data leaves that out, and parts the two turns of x also where it joins.
+    """
+    turns = {"a": "xxy", "b": "xxx", "c": "xyxy"}
+    dialogues = {}
+    for number in range(90):
+        name = f"{'abc'[number % 3]}{number}"
+        dialogues[name] = [(r, f"s{number} t{i}") for i, r in enumerate(turns[name[0]])]
+        if name[0] == "c":
+            dialogues[name][1] = ("y", "\ufffd")
+    return dialogues
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """The numbers of turns of the sessions that samples are drawn from, by the kind of session."""
+    turns = []
+
+    def spy(sessions, **settings):
+        found = collections.defaultdict(set)
+        for session in sessions:
+            found[session.session_id[0]].add(len(session.turns))
+        turns.append(dict(sorted(found.items())))
+        return make_samples(sessions, **settings)
+
+    make_samples = response_selection.make_samples
+    monkeypatch.setattr(response_selection, "make_samples", spy)
+    monkeypatch.setattr(job, "make_samples", spy)
+    return turns
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("join", "expected"),
+    [(True, {"a": {2}, "c": {3}}), (False, {"a": {3}, "b": {3}, "c": {3}})],
+    ids=["joined", "apart"],
+)
+def test_responses_are_selected_among_the_turns_that_training_sees(
+    no_model, tmp_path, seen, join, expected
+):
+    fractions = {"dev_fraction": 0.3, "test_fraction": 0.3}
+    run(tmp_path, json_lines(make_dialogues()), format="jsonl", join_consecutive=join, **fractions)
+    evaluate(make_config("m", tmp_path / "data/test.jsonl"))
+    evaluate(make_config("m", tmp_path / "data/dev.jsonl"))
+    assert seen == [expected, expected]
+
+
+def test_turns_of_a_file_of_other_origin_are_joined_if_told_to(no_model, tmp_path, seen, caplog):
+    path = tmp_path / "sessions.jsonl"
+    path.write_text(json_lines(make_dialogues()))
+    for join in (False, True):
+        evaluate(make_config("m", path, join_consecutive=join))
+        assert sum("`join_consecutive`" in text for text in caplog.messages) == 1  # of the first
+    assert seen == [{"a": {3}, "b": {3}, "c": {4}}, {"a": {2}, "c": {4}}]
+
+
+def test_grouped_candidates_are_scored_and_compared_whatever_is_used_of_their_contexts(
+    no_model, tmp_path
+):
+    """Lines of two and of three candidates; contexts of which only the last turn is used."""
+    lines = []
+    for number in range(6):
+        context = f"s{number} t0\ts{number} t1"
+        texts = [f"s{number} t2", *(f"w{n} s{n} w{number}" for n in range(1 + number % 2))]
+        lines += [f"{int(n == 0)}\t{context}\t{text}" for n, text in enumerate(texts)]
+    (tmp_path / "test.txt").write_text("\n".join(lines) + "\n")
+    found, settings = [], []
+    for turns in (0, 1):
+        config = EvaluateOptions(
+            model="m",
+            candidates_file=(str(tmp_path / "test.txt"),),
+            candidates_format="ubuntu",
+            candidates_turns=turns,
+        )
+        (result,) = evaluate(config)
+        found.append([result])
+        settings.append(config.to_dict())
+        assert result.context == ("all before", "1 before")[turns]
+        names = [f"cosine_{name}" for name in ("r1", "r2", "r1_of_2", "map", "mrr")]
+        assert [name for name in result.scores if name.startswith("cosine")] == names
+        assert result.scores["groups_of_2"] == result.scores["groups_of_3"] == 3
+    assert len(compare_results(*found)) == 5
+    (difference,) = describe_differences(*settings)
+    assert difference == "`candidates_turns` is not the same: first 0, second 1"
+    (tmp_path / "empty").touch()
+    with pytest.raises(InputError, match="empty: no group of candidates"):
+        evaluate(EvaluateOptions(model="m", candidates_file=(str(tmp_path / "empty"),)))
+
+
+def rank_in_plain_python(path):
+    """R_10@k, MAP, MRR and R_2@1 of the character score below, from the file's own fields.
+
+    Every context has one true response; tied with others, it is at each of their places equally
+    often.
+    """
+    groups = {}
+    for row in path.read_text(encoding="utf-8").splitlines():
+        label, *context, response = row.split("\t")
+        groups.setdefault(tuple(context), []).append((int(label), response))
+    sums = collections.Counter()
+    for context, candidates in groups.items():
+        heard = set("".join("".join(context).split()))
+        scored = []
+        for label, response in candidates:
+            letters = "".join(response.split())
+            scored.append((sum(letter in heard for letter in letters), label))
+        (true,) = [value for value, label in scored if label]
+        better = sum(value > true for value, _ in scored)
+        tied = sum(value == true for value, _ in scored)
+        places = range(better + 1, better + tied + 1)
+        first = next(value for value, label in scored if not label)
+        for k in (1, 2, 5):
+            sums[f"r{k} of 10"] += sum(place <= k for place in places) / tied
+        sums["r1 of 2"] += (true > first) + (true == first) / 2
+        sums["map"] += sum(1 / place for place in places) / tied
+    sums["mrr"] = sums["map"]
+    return {name: 100 * total / len(groups) for name, total in sums.items()}
+
+
+def count_heard(samples):
+    """The same score, of the samples that the job makes."""
+    heard = [set("".join(sample.context)) - {" "} for sample in samples]
+    rows = [
+        np.array([sum(letter in known for letter in text) for text in sample.candidates])
+        for sample, known in zip(samples, heard, strict=True)
+    ]
+    return {"own": rows}
+
+
+def test_evaluate_prints_what_plain_python_computes(monkeypatch, capsys):
+    path = shared_file("ecd_response_selection/test")
+    scored = job.Scored({}, None, count_heard, job.contextlib.nullcontext)
+    monkeypatch.setattr(job, "load_scored", lambda config: scored)
+    config = EvaluateOptions(model="m", candidates_file=(str(path),), candidates_format="ecd")
+    commands.evaluate(config)
+    printed = capsys.readouterr().out
+    found = dict(re.findall(r"own_(\S+(?: of \d+)?) +all before +([0-9.]+) ", printed))
+    expected = rank_in_plain_python(path)
+    assert {name: f"{value:.2f}" for name, value in expected.items()} == found
+    assert "100 groups of 10 candidates" in printed
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({}, "nothing to evaluate"),
+        ({"response_selection": ("f",), "half": "report"}, "`half`"),
+        ({"candidates_file": ("f",), "half": "report"}, "`half`"),
+        ({"response_selection": ("f",), "max_samples": 9}, "`max_samples`"),
+        ({"response_selection": ("f",), "projection": "context"}, "`projection`"),
+        ({"response_selection": ("f",), "candidates_turns": 1}, "`candidates_turns`"),
+        ({"candidates_file": ("f",), "context_turns": 5}, "`context_turns`"),
+        ({"candidates_file": ("f",), "join_consecutive": True}, "`join_consecutive`"),
+        ({"sts": ("f",), "candidates": 5}, "`candidates`"),
+        ({"candidates_file": ("f",), "candidates_lines": 10}, "`candidates_lines`"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(settings, field):
+    with pytest.raises(OptionError, match=f"^{field}"):
+        EvaluateOptions(model="m", **settings)
+
+
+def test_two_results_or_more_are_compared():
+    with pytest.raises(OptionError, match=r"^`results`"):
+        CompareOptions(results=("a.json",))
+    assert json.dumps(CompareOptions(results=("a.json", "b.json")).to_dict())
