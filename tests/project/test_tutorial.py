@@ -82,6 +82,7 @@ def test_the_commands_are_found():
     assert jobs["docs/response_selection.md"] == {
         *("prepare_data", "train", "build_candidates", "evaluate", "export", "search"),
     }
+    assert len(read_page("README.md").splitlines()) <= 120
     for page in PAGES:
         named = len(re.findall(r"^dcse ", read_page(page), re.MULTILINE))
         assert named == len([c for c in COMMANDS if c[0] == page]), page
