@@ -29,7 +29,6 @@ from dcse_tf.quiet import quiet_tensorflow
 
 if typing.TYPE_CHECKING:
     from dcse_tf.api import (
-        changes,
         embed,
         evaluate,
         export,
@@ -51,7 +50,6 @@ __all__ = [
     "Reranker",
     "SentenceEncoder",
     "__version__",
-    "changes",
     "embed",
     "evaluate",
     "export",

@@ -18,7 +18,7 @@ from dcse_tf import progress
 from dcse_tf.baselines.registry import FitBaselineOptions
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.errors import name_missing_tensorflow
-from dcse_tf.evaluation.options import ChangesOptions, EvaluateOptions
+from dcse_tf.evaluation.options import EvaluateOptions
 from dcse_tf.exporting.export_options import ExportOptions
 from dcse_tf.keywords import make_options, make_signature
 from dcse_tf.options import Options
@@ -30,7 +30,6 @@ from dcse_tf.training.merge_options import MergeOptions
 if TYPE_CHECKING:
     from dcse_tf.data.manifest import Manifest
     from dcse_tf.evaluation.report import Result
-    from dcse_tf.inspecting.changes import Changes
     from dcse_tf.training.hooks import Outcome
 
 T = TypeVar("T", bound=Options)
@@ -224,23 +223,6 @@ def merge(options: MergeOptions) -> pathlib.Path:
     from dcse_tf.training import merge as job
 
     return job.merge(options)
-
-
-@_job(ChangesOptions)
-def changes(options: ChangesOptions) -> "Changes":
-    """Compares two encoders on held-out dialogues, without labels.
-
-    Returns:
-        Response selection scores of both encoders, the share of nearest neighbours kept, and
-        further measures of change.
-
-    Raises:
-        InputError: an encoder or the corpus cannot be used.
-        FileExistsError: the output exists, without `overwrite`.
-    """
-    from dcse_tf.inspecting import changes_job
-
-    return changes_job.show_changes(options)
 
 
 @_job(ExportOptions)

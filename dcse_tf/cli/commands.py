@@ -27,7 +27,7 @@ from dcse_tf.stores import stage
 if TYPE_CHECKING:
     from dcse_tf.baselines.registry import BaselineOptions
     from dcse_tf.data.options import PrepareOptions
-    from dcse_tf.evaluation.options import ChangesOptions, CompareOptions, EvaluateOptions
+    from dcse_tf.evaluation.options import CompareOptions, EvaluateOptions
     from dcse_tf.exporting.export_options import ExportOptions
     from dcse_tf.inspecting.inspect_options import ExplainOptions, InspectOptions
     from dcse_tf.search.search_options import EmbedOptions
@@ -147,17 +147,6 @@ def compare(options: "CompareOptions") -> None:
         print(format_comparisons(found, [next(corrected) for _ in found]))
 
 
-def changes(options: "ChangesOptions") -> None:
-    """Compares two encoders, such as before and after training, without labels."""
-    from dcse_tf.inspecting import changes_job
-    from dcse_tf.inspecting.changes import describe, format_text
-
-    found = changes_job.show_changes(options)
-    print(f"{format_text(found)}\n\n{describe(found)}")
-    if options.output_dir:
-        print(f"changes.md and changes.json are in {options.output_dir}")
-
-
 def embed(options: "EmbedOptions") -> None:
     """Embeds the sentences of a file."""
     if options.spark_master:
@@ -247,7 +236,6 @@ JOBS: dict[str, tuple[str, str, Callable[[Any], None]]] = {
     "fit_baseline": ("baselines.registry", "FitBaselineOptions", fit_baseline),
     "evaluate": ("evaluation.options", "EvaluateOptions", evaluate),
     "compare": ("evaluation.options", "CompareOptions", compare),
-    "changes": ("evaluation.options", "ChangesOptions", changes),
     "embed": ("search.search_options", "EmbedOptions", embed),
     "search": ("search.search_options", "SearchOptions", search),
     "explain": ("inspecting.inspect_options", "ExplainOptions", explain),

@@ -1,15 +1,10 @@
-"""Settings of `evaluate`, of the comparison of results, and of the changes between encoders."""
+"""Settings of `evaluate` and of the comparison of results."""
 
 import dataclasses
 
 from dcse_tf.data.formats import CANDIDATE_FORMATS
 from dcse_tf.encoder.model_options import ModelOptions
 from dcse_tf.options import OptionError, Options, option
-
-# Number of neighbours of a sentence that are compared. With fewer than LEAST_SENTENCES sentences,
-# every list would contain all other sentences.
-NEIGHBOURS = 10
-LEAST_SENTENCES = NEIGHBOURS + 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,38 +164,3 @@ class CompareOptions(Options):
         super().__post_init__()
         if len(self.results) < 2:
             raise OptionError("`results`: expected two files or more, comma-separated")
-
-
-@dataclasses.dataclass(frozen=True)
-class ChangesOptions(SelectionOptions):
-    """Shows what changed from one encoder to another, on held-out dialogues without labels."""
-
-    before: str = option(
-        "",
-        "The encoder before: a folder, a hub name, package:NAME, a run directory or an export.",
-        required=True,
-        path="reads",
-    )
-    after: str = option("", "The encoder after: likewise.", required=True, path="reads")
-    data_dir: str = option(
-        "",
-        "Folder written by prepare_data. The sentences and sessions of its dev split are "
-        "compared or, if there are too few, sentences of the train split.",
-        required=True,
-        path="reads",
-    )
-    sentences: int = option(
-        1000,
-        "Distinct sentences to compare, at most, drawn by a hash.",
-        minimum=LEAST_SENTENCES,
-    )
-    output_dir: str = option(
-        "",
-        "Folder for changes.md and changes.json. Default: only print.",
-        path="writes",
-    )
-    overwrite: bool = option(False, "Replace `output_dir` if it exists.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_samples()

@@ -22,8 +22,7 @@ from dcse_tf.inspecting.pages import render_page, render_table
 _FLOOR = 1e-24
 _PAIRS_LISTED = 20
 _SESSIONS_NAMED = 5  # in a message
-# RGB colours of the lowest and the highest contribution; 0 is white.
-_BLUE, _RED = (33, 102, 172), (178, 24, 43)
+_COLORS = ("33,102,172", "178,24,43")  # blue and red, of negative and positive contributions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,13 +198,9 @@ def _render(
     for turn, row, cells, weight in zip(turns, tokens, found.contributions, found.weights):
         table = [["", *tokens[-1]]]
         table += [[token, *(f"{1000 * v:.1f}" for v in line)] for token, line in zip(row, cells)]
-        colors = [["", *(_color(value / limit) for value in line)] for line in cells]
+        colors = [
+            ["", *(f"rgba({_COLORS[bool(v > 0)]},{abs(v) / limit:.2f})" for v in line)]
+            for line in cells
+        ]
         parts.append(render_table(table, f"Turn {turn}, weight {weight:.3f}", colors))
     return render_page(title, *parts)
-
-
-def _color(share: float) -> str:
-    """The CSS colour of a share from -1, blue, to 1, red; white for 0."""
-    end = _RED if share > 0 else _BLUE
-    red, green, blue = (round(255 + (channel - 255) * min(1.0, abs(share))) for channel in end)
-    return f"#{red:02x}{green:02x}{blue:02x}"

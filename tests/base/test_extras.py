@@ -15,13 +15,14 @@ CALLS = {
     "jieba": 'from dcse_tf.data.words import make_splitter; make_splitter("auto")("我的包裹")',
     "gensim": "from dcse_tf.bert.vectors import train_word_vectors as f; f([['a', 'b']], 2, 0)",
     "krippendorff": """
-        import numpy as np
-        from dcse_tf.sets.sts_set import _alpha
-        _alpha(np.array([[1.0, 2.0], [1.0, 3.0]]))
-    """,
-    "matplotlib": """
-        from dcse_tf.inspecting.heatmap import draw_heatmap
-        draw_heatmap(None, "matching")
+        import pathlib, tempfile
+        from dcse_tf.sets.set_options import MergeStsOptions
+        from dcse_tf.sets.sts_set import merge_sts
+        folder = pathlib.Path(tempfile.mkdtemp())
+        for name in "ab":
+            rows = ["pair,first,second,degree", "1,a,b,1", "2,c,d,2", ""]
+            (folder / f"{name}.csv").write_text("\\n".join(rows))
+        merge_sts(MergeStsOptions(sheets=(f"{folder}/*.csv",), output=f"{folder}/sts.txt"))
     """,
     "fastapi": """
         from dcse_tf.serving.serve import ServeOptions, serve
@@ -37,7 +38,6 @@ EXTRAS = {
     "jieba": "chinese",
     "gensim": "sts",
     "krippendorff": "sts",
-    "matplotlib": "plots",
     "fastapi": "server",
     "pyarrow": "parquet",
 }

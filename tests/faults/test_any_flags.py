@@ -16,7 +16,7 @@ from dcse_tf.cli.commands import JOBS as COMMANDS
 from dcse_tf.cli.commands import load_options
 from dcse_tf.cli.help import one_line
 from dcse_tf.data.options import PrepareOptions
-from dcse_tf.evaluation.options import ChangesOptions, CompareOptions, EvaluateOptions
+from dcse_tf.evaluation.options import CompareOptions, EvaluateOptions
 from dcse_tf.exporting.export_options import ExportOptions
 from dcse_tf.inspecting.inspect_options import ExplainOptions, InspectOptions
 from dcse_tf.options import OptionError
@@ -47,7 +47,6 @@ JOBS = {
     BuildCandidatesOptions: ["--input=a.jsonl", "--output=out.jsonl"],
     MergeStsOptions: ["--sheets=a.csv", "--output=sts.txt"],
     CompareOptions: ["--results=a.json,b.json"],
-    ChangesOptions: ["--before=start", "--after=run", "--data_dir=data"],
     MergeOptions: ["--start=start", "--trained=run", "--output_dir=out"],
     ExplainOptions: ["--model=run", "--input=a.jsonl", "--output_dir=out"],
     SearchOptions: ["--model=run", "--corpus=a.txt"],

@@ -115,7 +115,9 @@ def test_the_job_writes_a_page_and_figures(folder):
     assert page.count("<table>") == 1 + 4
     largest = max((abs(v), v) for cells in found["contributions"] for v in np.ravel(cells))[1]
     assert page.index(f"{largest:+.4f}</td>") < page.index("Turn 0, weight")
-    assert f"<td style='background:{'#b2182b' if largest > 0 else '#2166ac'}'>" in page
+    assert (
+        f"<td style='background:rgba({'178,24,43' if largest > 0 else '33,102,172'},1.00)'>" in page
+    )
     _, found = run(folder, session="later", context_side="before")
     assert [turn["text"] for turn in found["turns"]] == ["a", "b"]
 
