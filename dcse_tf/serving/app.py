@@ -56,9 +56,6 @@ _BATCH_TEXTS = prometheus_client.Histogram(  # its sum is the number of texts
     ["kind"],
     buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512),
 )
-_WAITING = prometheus_client.Gauge(
-    "dcse_waiting_texts", "Texts that are waiting for the model.", multiprocess_mode="livesum"
-)
 
 T = TypeVar("T")
 
@@ -123,16 +120,15 @@ class Service:
     def __init__(self, options: ServeOptions, encoder: SentenceEncoder, reranker: Reranker | None):
         self.name = options.model_name
         self.encoder = encoder
-        self.batcher = Batcher(
-            self._compute,
-            options.batch_tokens,
-            options.max_wait_ms / 1000,
-            options.max_queue,
-            _WAITING.set,
-        )
+        wait = options.max_wait_ms / 1000
+        self.batcher = Batcher(self._compute, options.batch_tokens, wait, options.max_queue)
         self._reranker = reranker
         self._unit_norm = options.unit_norm
         self._longest = encoder.settings.get("max_sequence_length") or 512
+
+    def check_name(self, form: _Form) -> None:
+        if form.model not in ("", self.name):
+            raise HTTPException(404, f"There is no such model; this is {self.name}.")
 
     def warm_up(self) -> None:
         """Computes a text of each kind, so that the graphs that requests need are traced."""
@@ -250,7 +246,7 @@ def _add_routes(app: fastapi.FastAPI, service: Service) -> None:
 
     @app.post("/v1/embeddings")
     async def embeddings(form: EmbeddingsForm, request: fastapi.Request) -> JSONResponse:
-        _check_name(form.model, service.name)
+        service.check_name(form)
         dim = service.encoder.dim
         if form.dimensions not in (None, dim):
             raise HTTPException(400, f"dimensions: this model's embeddings have {dim}.")
@@ -269,13 +265,12 @@ def _add_routes(app: fastapi.FastAPI, service: Service) -> None:
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         # Not in OpenAI's answer, which refuses such texts; its clients take further fields.
         usage |= {"truncated_texts": truncated} if truncated else {}
-        answer = {"object": "list", "data": data, "model": service.name, "usage": usage}
-        return JSONResponse(answer)
+        return JSONResponse({"object": "list", "data": data, "model": service.name, "usage": usage})
 
     @app.post("/v1/rerank")
     @app.post("/v2/rerank")
     async def rerank(form: RerankForm, request: fastapi.Request) -> JSONResponse:
-        _check_name(form.model, service.name)
+        service.check_name(form)
         if is_blank(form.query):
             raise HTTPException(400, "query: expected at least one turn that is not blank.")
         relevance = service.relevance(form.query, form.documents)
@@ -287,11 +282,6 @@ def _add_routes(app: fastapi.FastAPI, service: Service) -> None:
                 each["document"] = {"text": form.documents[int(each["index"])]}
         meta = {"api_version": {"version": "2"}, "tokens": {"input_tokens": tokens}}
         return JSONResponse({"id": str(uuid.uuid4()), "results": results, "meta": meta})
-
-
-def _check_name(asked: str, name: str) -> None:
-    if asked not in ("", name):
-        raise HTTPException(404, f"There is no such model; this is {name}.")
 
 
 async def _while_connected(request: fastapi.Request, work: Coroutine[Any, Any, T]) -> T:

@@ -38,22 +38,13 @@ class Batcher:
         batch_tokens: most tokens in a batch, unless one item has more.
         max_wait: how long items wait for a full batch, in seconds.
         max_queue: the largest number of waiting items, unless one request alone has more.
-        watch: called with the number of waiting items whenever it changes.
     """
 
-    def __init__(
-        self,
-        compute: Compute,
-        batch_tokens: int,
-        max_wait: float,
-        max_queue: int,
-        watch: Callable[[int], object] = lambda waiting: None,
-    ):
+    def __init__(self, compute: Compute, batch_tokens: int, max_wait: float, max_queue: int):
         self._compute = compute
         self._batch_tokens = batch_tokens
         self._max_wait = max_wait
         self._max_queue = max_queue
-        self._watch = watch
         self._waiting: list[_Item] = []
         self._turn = 0  # that of the items which are computed now
         self._arrival = asyncio.Event()
@@ -84,18 +75,14 @@ class Batcher:
             _Item(self._turn + place, kind, content, cost, due, loop.create_future())
             for place, (content, cost) in enumerate(zip(contents, tokens, strict=True))
         ]
-        self._set_waiting([*self._waiting, *items])
+        self._waiting += items
         self._arrival.set()
         try:
             return await asyncio.gather(*(item.result for item in items))
         finally:
             # After an error or a cancellation some still wait.
             own = set(items)
-            self._set_waiting([item for item in self._waiting if item not in own])
-
-    def _set_waiting(self, items: list[_Item]) -> None:
-        self._waiting = items
-        self._watch(len(items))
+            self._waiting = [item for item in self._waiting if item not in own]
 
     async def run(self) -> None:
         """Computes batches until it is cancelled."""
@@ -146,5 +133,5 @@ class Batcher:
             batch.append(item)
             self._turn = item.turn
         taken = set(batch)
-        self._set_waiting([item for item in ordered if item not in taken])
+        self._waiting = [item for item in ordered if item not in taken]
         return batch

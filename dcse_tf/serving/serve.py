@@ -192,29 +192,15 @@ def _make_in_worker(options: ServeOptions) -> "fastapi.FastAPI":
 
 
 def _run_workers(config, listener: socket.socket, ready: Callable[[], object]) -> None:
-    """Runs processes that share a socket; returns after a stop signal, when all have ended.
-
-    Raises:
-        InputError: a process could not start.
-    """
-    from prometheus_client import multiprocess
+    """Runs processes that share a socket; returns after a stop signal, when all have ended."""
     from uvicorn.config import STARTUP_FAILURE
     from uvicorn.supervisors import Multiprocess
 
     class Workers(Multiprocess):
-        """Says when all are ready, and forgets the metrics of one that has ended."""
-
         def init_processes(self) -> None:
             super().init_processes()
             if all(process.wait_until_ready(_START) for process in self.processes):
                 ready()
-
-        def keep_subprocess_alive(self) -> None:
-            before = {process.pid for process in self.processes}
-            super().keep_subprocess_alive()
-            for ended in before - {process.pid for process in self.processes}:
-                logging.warning("worker %s ended, another takes its place", ended)
-                multiprocess.mark_process_dead(ended)
 
     threads = max(1, available_processors() // config.workers)
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(threads))
