@@ -18,7 +18,7 @@ from dcse_tf import progress
 from dcse_tf.baselines.registry import FitBaselineOptions
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.errors import name_missing_tensorflow
-from dcse_tf.evaluation.options import EvaluateOptions
+from dcse_tf.evaluation.evaluate_options import EvaluateOptions
 from dcse_tf.exporting.export_options import ExportOptions
 from dcse_tf.keywords import make_options, make_signature
 from dcse_tf.options import Options
@@ -158,7 +158,7 @@ def evaluate(options: EvaluateOptions) -> "list[Result]":
         InputError: the model or a set cannot be used.
         OutputError: the results cannot be written to `output`.
     """
-    from dcse_tf.evaluation import job
+    from dcse_tf.evaluation import evaluate as job
 
     return job.evaluate(options)
 

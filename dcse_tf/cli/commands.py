@@ -27,7 +27,7 @@ from dcse_tf.stores import stage
 if TYPE_CHECKING:
     from dcse_tf.baselines.registry import BaselineOptions
     from dcse_tf.data.options import PrepareOptions
-    from dcse_tf.evaluation.options import CompareOptions, EvaluateOptions
+    from dcse_tf.evaluation.evaluate_options import CompareOptions, EvaluateOptions
     from dcse_tf.exporting.export_options import ExportOptions
     from dcse_tf.inspecting.inspect_options import ExplainOptions, InspectOptions
     from dcse_tf.search.search_options import EmbedOptions
@@ -114,7 +114,7 @@ def fit_baseline(options: "BaselineOptions") -> None:
 
 def evaluate(options: "EvaluateOptions") -> None:
     """Scores a sentence encoder on retrieval, STS and response selection sets."""
-    from dcse_tf.evaluation import job
+    from dcse_tf.evaluation import evaluate as job
     from dcse_tf.evaluation.report import format_table
 
     job.evaluate(options, lambda results: print(format_table(results), flush=True))
@@ -234,8 +234,8 @@ JOBS: dict[str, tuple[str, str, Callable[[Any], None]]] = {
     "inspect_data": ("inspecting.inspect_options", "InspectOptions", inspect_data),
     "train": ("tasks.options", "TrainOptions", train),
     "fit_baseline": ("baselines.registry", "FitBaselineOptions", fit_baseline),
-    "evaluate": ("evaluation.options", "EvaluateOptions", evaluate),
-    "compare": ("evaluation.options", "CompareOptions", compare),
+    "evaluate": ("evaluation.evaluate_options", "EvaluateOptions", evaluate),
+    "compare": ("evaluation.evaluate_options", "CompareOptions", compare),
     "embed": ("search.search_options", "EmbedOptions", embed),
     "search": ("search.search_options", "SearchOptions", search),
     "explain": ("inspecting.inspect_options", "ExplainOptions", explain),

@@ -45,7 +45,7 @@ def score_names(items: Iterable[str]) -> list[str]:
 def interval(items: Items, name: str, seed: int = 0) -> tuple[float, float] | None:
     """The 95% interval of a score; None if there are fewer than two items."""
     if name == "spearman":
-        return _bootstrap((items["degree"], items["cosine"]), _correlation, seed)[1]
+        return _bootstrap((items["degree"], items["cosine"]), _correlate, seed)[1]
     return _bootstrap((items[name],), np.mean, seed)[1]
 
 
@@ -59,7 +59,13 @@ def difference(first: Items, second: Items, name: str, seed: int = 0) -> Differe
         if not np.array_equal(first["degree"], second["degree"]):
             raise ValueError("the pairs of the two results are not the same")
         data = (first["degree"], first["cosine"], second["cosine"])
-        return paired_difference(data, _correlation_difference, seed)
+        return paired_difference(
+            data,
+            lambda degree, one, other, axis: (
+                _correlate(degree, other, axis) - _correlate(degree, one, axis)
+            ),
+            seed,
+        )
     if len(first[name]) != len(second[name]):
         raise ValueError("the items of the two results are not the same")
     return paired_difference((second[name] - first[name],), np.mean, seed)
@@ -103,14 +109,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected.tolist()
 
 
-def _correlation(degree: np.ndarray, cosine: np.ndarray, axis: int = -1) -> np.ndarray:
+def _correlate(degree: np.ndarray, cosine: np.ndarray, axis: int = -1) -> np.ndarray:
     return 100.0 * metrics.spearman(degree, cosine, axis)
-
-
-def _correlation_difference(
-    degree: np.ndarray, first: np.ndarray, second: np.ndarray, axis: int = -1
-) -> np.ndarray:
-    return _correlation(degree, second, axis) - _correlation(degree, first, axis)
 
 
 def _bootstrap(

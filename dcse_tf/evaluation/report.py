@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from dcse_tf.errors import InputError, OutputError
+from dcse_tf.errors import InputError
 from dcse_tf.evaluation.bootstrap import Difference, difference, interval, score_names
 from dcse_tf.evaluation.metrics import Evaluation
-from dcse_tf.files import atomic_file, lock_output
+from dcse_tf.files import atomic_file
 from dcse_tf.input_files import read_json_object
 
 TIE_WARNING = 1.0  # percent of tied scores above which a result has a warning
@@ -145,22 +145,6 @@ def short_path(source: str) -> str:
     return "/".join(pathlib.Path(source).parts[-3:])
 
 
-def refuse_unwritable(path: pathlib.Path) -> None:
-    """Checks that `write_json` will be able to write a file; creates its folder if needed.
-
-    Raises:
-        OutputError: the file cannot be written.
-    """
-    if path.is_dir():
-        raise OutputError(f"{path}: is a folder; expected the name of a file")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
-    with lock_output(path):  # creates a file in the same folder, as `write_json` will
-        pass
-
-
 def write_json(
     path: pathlib.Path, model: str, settings: dict[str, Any], results: list[Result]
 ) -> None:
@@ -204,14 +188,11 @@ def read_json(path: pathlib.Path) -> tuple[str, list[Result], dict[str, Any]]:
         raise InputError(f"{path}: not a file of results of evaluate: {error!r}") from error
 
 
-# Settings of `evaluate` that affect every score, and those that determine the samples of response
-# selection. Results whose samples differ are of different sets and are not compared. A set of
-# grouped candidates stays the same set if its contexts are truncated (`candidates_turns`).
-_OF_ALL = (
+# Settings of `evaluate` that affect scores on the same set. Those that determine which samples are
+# drawn are not among them: other samples are another set, which is not compared.
+_OF_SCORES = (
     *("max_sequence_length", "pooling", "projection", "prefix", "compute_dtype", "truncate_dim"),
-)
-_OF_RESPONSES = (
-    *("candidates", "context_turns", "same_role", "max_samples", "seed", "join_consecutive"),
+    "candidates_turns",
 )
 
 
@@ -235,11 +216,6 @@ def describe_differences(first: Mapping[str, Any], second: Mapping[str, Any]) ->
         first, second: settings as `read_json` returns them. A setting that is in only one of them
             is ignored.
     """
-    names = list(_OF_ALL)
-    if first.get("response_selection") and second.get("response_selection"):
-        names += _OF_RESPONSES
-    if first.get("candidates_file") and second.get("candidates_file"):
-        names.append("candidates_turns")
 
     def show(value: Any) -> str:
         # An empty text, or one that ends in a space, cannot be seen without quotes.
@@ -247,7 +223,7 @@ def describe_differences(first: Mapping[str, Any], second: Mapping[str, Any]) ->
 
     return [
         f"`{name}` is not the same: first {show(first[name])}, second {show(second[name])}"
-        for name in names
+        for name in _OF_SCORES
         if name in first and name in second and first[name] != second[name]
     ]
 
@@ -258,17 +234,14 @@ def compare_results(first: list[Result], second: list[Result]) -> list[Compariso
     Scores of a single item are left out, as R@k is where each group has a size of its own.
 
     Raises:
-        InputError: they have no set in common, or all scores of the common sets are of one item.
+        InputError: they have no set with two items or more in common.
     """
     known = {(result.task, result.fingerprint): result for result in second}
-    comparisons, alone = [], []
+    comparisons = []
     for result in first:
         other = known.get((result.task, result.fingerprint))
         if other is None:
             continue
-        names = [name for name in score_names(result.items) if name in result.intervals]
-        if not names:
-            alone.append(result.source)
         ours = {name: np.array(values) for name, values in result.items.items()}
         theirs = {name: np.array(values) for name, values in other.items.items()}
         comparisons += [
@@ -281,15 +254,14 @@ def compare_results(first: list[Result], second: list[Result]) -> list[Compariso
                 other.scores[name],
                 difference(ours, theirs, name),
             )
-            for name in names
+            for name in score_names(result.items)
+            if name in result.intervals
         ]
-    if alone and not comparisons:
-        raise InputError(f"{alone[0]}: only one item, which says nothing about a difference")
     if not comparisons:
         raise InputError(
-            "the results have no evaluation set in common: the same content of a file, the same "
-            "`half` of it, and for response selection the same "
-            + ", ".join(f"`{name}`" for name in _OF_RESPONSES)
+            "the results have no evaluation set in common, with two items or more: the same "
+            "content of a file, the same `half` of it, and the same settings by which responses "
+            "are drawn (`candidates`, `context_turns`, `max_samples`, `seed` and so on)"
         )
     return comparisons
 

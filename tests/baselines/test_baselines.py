@@ -21,8 +21,8 @@ from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.utterance_sample import sample_utterances
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation.job import evaluate
-from dcse_tf.evaluation.options import EvaluateOptions
+from dcse_tf.evaluation.evaluate import evaluate
+from dcse_tf.evaluation.evaluate_options import EvaluateOptions
 from dcse_tf.exporting.export_options import ExportOptions
 from dcse_tf.exporting.job import export
 from dcse_tf.options import OptionError, option

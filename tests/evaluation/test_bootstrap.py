@@ -122,18 +122,6 @@ def test_equal_models_have_no_difference(items, name):
     assert (found.value, found.low, found.high, found.p_value) == (0, 0, 0, 1)
 
 
-def test_the_same_seed_draws_the_same_and_another_seed_others():
-    items = {"map": FIRST, **_pairs(FIRST)}
-    others = {"map": SECOND, **_pairs(SECOND)}
-    for name in ("map", "spearman"):
-        assert interval(items, name) == interval(items, name, seed=0)
-        assert difference(items, others, name) == difference(items, others, name, seed=0)
-        assert interval(items, name, seed=1) != interval(items, name, seed=0)
-        changed = difference(items, others, name, seed=1)
-        assert changed != difference(items, others, name)
-        assert changed.value == difference(items, others, name).value
-
-
 @pytest.mark.filterwarnings("ignore:Mean of empty slice")
 @pytest.mark.parametrize("size", [0, 1])
 def test_fewer_than_two_items_have_no_interval(size):

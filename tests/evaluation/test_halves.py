@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation.job import find_half, halve_retrieval_set, halve_sts_set
+from dcse_tf.evaluation.evaluate import find_half, halve_retrieval_set, halve_sts_set
 from dcse_tf.evaluation.retrieval import (
     Query,
     RetrievalSet,
-    evaluate_retrieval,
 )
 from dcse_tf.evaluation.sts import StsSet
 
@@ -36,11 +35,6 @@ def make_sts_set(count=60):
     first, second = [f"a {i}" for i in range(count)], [f"b {i}" for i in range(count)]
     first[-1], second[-1] = second[7], first[7]
     return StsSet(np.arange(count) % 5 + 1.0, first, second)
-
-
-def encode(sentences):
-    """Random directions, the same for a text wherever it stands."""
-    return np.array([np.random.default_rng(list(s.encode())).normal(size=8) for s in sentences])
 
 
 def get_texts(half):
@@ -95,20 +89,6 @@ def test_a_half_is_what_the_hash_says_for_good():
     assert find_half("好的") == "report"
     assert find_half("a") == "choose"
     assert find_half("a", "b") == find_half("b", "a") == "choose"
-
-
-def test_scores_of_the_whole_are_the_weighted_mean_of_the_halves():
-    whole = make_retrieval_set()
-    halves = [
-        evaluate_retrieval(halve_retrieval_set(PATH, whole, half), encode).scores for half in HALVES
-    ]
-    scores = evaluate_retrieval(whole, encode).scores
-    counts = [half["queries"] for half in halves]
-    assert sum(counts) == 60
-    for name in ("map", "mrr"):
-        mean = sum(n * half[name] for n, half in zip(counts, halves, strict=True)) / 60
-        assert scores[name] == pytest.approx(mean)
-        assert halves[0][name] != pytest.approx(halves[1][name])
 
 
 def test_a_half_that_is_too_small_is_an_error_that_names_the_file():

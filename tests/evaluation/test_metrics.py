@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import reference
 
-from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.evaluation import metrics
 
 
@@ -136,9 +135,3 @@ def test_a_constant_row_has_no_correlation_and_leaves_the_others_alone():
         # Columns: (1, .5, 3) and (2, 1, 7) rise together; (2, .5, 1) and (4, 2, 7) have ranks
         # 3, 1, 2 and 2, 1, 3: 1/2; (3, .5, 2) and (9, 3, 7) rise together.
         np.testing.assert_allclose(metrics.spearman(values, other, axis=0), [1, 0.5, 1])
-
-
-def test_normalize_gives_rows_of_length_1_and_leaves_zero():
-    rows = normalize(np.array([[3, 4], [0, 0], [1e-20, 0]], np.float32))
-    np.testing.assert_allclose(rows, [[0.6, 0.8], [0, 0], [1, 0]])
-    assert rows.dtype == np.float64

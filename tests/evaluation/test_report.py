@@ -134,7 +134,7 @@ def test_only_scores_of_the_same_set_and_task_and_of_several_items_are_compared(
         with pytest.raises(InputError, match="no evaluation set in common"):
             compare_results([rank()], other)
     one = rank(fingerprint="f3", size=1)
-    with pytest.raises(InputError, match="only one item"):
+    with pytest.raises(InputError, match="with two items or more"):
         compare_results([one], [one])
     assert len(compare_results([one, rank()], [one, rank()])) == 2
 

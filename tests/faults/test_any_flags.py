@@ -16,7 +16,7 @@ from dcse_tf.cli.commands import JOBS as COMMANDS
 from dcse_tf.cli.commands import load_options
 from dcse_tf.cli.help import one_line
 from dcse_tf.data.options import PrepareOptions
-from dcse_tf.evaluation.options import CompareOptions, EvaluateOptions
+from dcse_tf.evaluation.evaluate_options import CompareOptions, EvaluateOptions
 from dcse_tf.exporting.export_options import ExportOptions
 from dcse_tf.inspecting.inspect_options import ExplainOptions, InspectOptions
 from dcse_tf.options import OptionError

@@ -12,8 +12,8 @@ from dcse_tf.bert.options import EncoderOptions
 from dcse_tf.encoder.checkpoint import load_graph
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation.job import load_scored
-from dcse_tf.evaluation.options import EvaluateOptions
+from dcse_tf.evaluation.evaluate import load_scored
+from dcse_tf.evaluation.evaluate_options import EvaluateOptions
 from dcse_tf.evaluation.report import describe_differences
 from dcse_tf.evaluation.response_selection import Sample, score_by_embeddings
 from dcse_tf.exporting.export_options import ExportOptions

@@ -10,8 +10,8 @@ from train_options import make_options
 
 from dcse_tf.encoder.checkpoint import load_graph
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation.job import evaluate
-from dcse_tf.evaluation.options import EvaluateOptions
+from dcse_tf.evaluation.evaluate import evaluate
+from dcse_tf.evaluation.evaluate_options import EvaluateOptions
 from dcse_tf.matching.matching_files import PAPER, MatchingForm, read_matching, write_matching
 from dcse_tf.options import OptionError
 from dcse_tf.training.build import build_training

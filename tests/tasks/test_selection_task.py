@@ -12,8 +12,8 @@ from train_options import make_manifest, make_options, resolve
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.data.dialogue import Context
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation.job import evaluate
-from dcse_tf.evaluation.options import EvaluateOptions
+from dcse_tf.evaluation.evaluate import evaluate
+from dcse_tf.evaluation.evaluate_options import EvaluateOptions
 from dcse_tf.options import OptionError
 from dcse_tf.tasks.response_selection import ResponseSelectionOptions, compute_selection_loss
 from dcse_tf.tasks.shared import average_sums

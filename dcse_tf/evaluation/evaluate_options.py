@@ -1,4 +1,4 @@
-"""Settings of `evaluate` and of the comparison of results."""
+"""Settings of `evaluate` and of `compare`."""
 
 import dataclasses
 

@@ -18,9 +18,9 @@ from dcse_tf.bert.checkpoints import ENCODER_FOLDER, resolve_checkpoint
 from dcse_tf.data.formats import read_groups
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import report
+from dcse_tf.evaluation.evaluate_options import EvaluateOptions
 from dcse_tf.evaluation.metrics import Encode
 from dcse_tf.evaluation.names import describe_context
-from dcse_tf.evaluation.options import EvaluateOptions
 from dcse_tf.evaluation.report import Result, make_result
 from dcse_tf.evaluation.response_selection import (
     Sample,
@@ -177,7 +177,7 @@ def evaluate(
 
     Raises:
         InputError: a model or a set cannot be used.
-        OutputError: the results cannot be written; this is checked before the work if possible.
+        OutputError: the results cannot be written.
     """
     # All sets are read first, so that an error in the last does not waste the encoding of others.
     retrieval = {
@@ -189,8 +189,6 @@ def evaluate(
         for p in resolve_inputs(config.sts, "sts")
     }
     responses = read_response_sets(config)
-    if config.output:
-        report.refuse_unwritable(pathlib.Path(config.output))
 
     model = load_scored(config)
     results = []
