@@ -5,8 +5,8 @@
 
 Trains rows on a corpus of dialogues and scores them: in the domain, by semantic retrieval (sets
 from `dcse build_retrieval`) and by response selection on held-out dialogues; in other domains, by
-retrieval on guards. Every row is compared with the better of the start and the centred start, which
-need no training.
+retrieval on guards. Every row is compared with the better of two that need no training: the encoder
+that it starts from, as it is and less the mean of the corpus.
 
 --half=choose measures the half of every set, and the dev dialogues, on which settings may be
 picked; --half=report the other half and the test dialogues, which show what a pick is worth. The
@@ -28,11 +28,11 @@ _READ = "--max_sequence_length=128"
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """How a model is made from the start.
+    """How a model is made from the starting encoder.
 
     Attributes:
         train: flags of `train`; empty for no training.
-        share: the trained encoder's share of a merge with the start; "" for no merge.
+        share: the trained encoder's share of a merge with the starting one; "" for no merge.
         centred: whether the mean sentence embedding of the corpus is subtracted afterwards.
     """
 
@@ -41,10 +41,10 @@ class Row:
     centred: bool = False
 
 
-BASES = ("start", "start_centred")
+BASES = ("untrained", "untrained_centred")
 ROWS = {
-    "start": Row(),
-    "start_centred": Row(centred=True),
+    "untrained": Row(),
+    "untrained_centred": Row(centred=True),
     **{
         name: Row((f"--preset={name}",))
         for name in ("recommended", "in_domain", "task_oriented", "cosine", "dse", "simcse")
@@ -93,8 +93,8 @@ class Rows:
         if row.train:
             # Rows that differ in what follows share their training.
             trained = next(other for other, each in ROWS.items() if each.train == row.train)
-            start = (f"--steps={self._options.steps}", *LAST_STEP, *self._flags, *row.train)
-            given = (*start, f"--encoder={model}", data, f"--seed={seed}", "--run_dir=")
+            how = (f"--steps={self._options.steps}", *LAST_STEP, *self._flags, *row.train)
+            given = (*how, f"--encoder={model}", data, f"--seed={seed}", "--run_dir=")
             run = f"rows/{self._name(trained, row, seed)}"
             model = self._plan.add(run, "train", "model", *given)
         if row.share:
@@ -125,7 +125,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     named = {"action": "append", "default": [], "metavar": "NAME:FILE"}
     add("--set", dest="sets", **named, help="a retrieval set of the domain; repeatable")
     add("--guard", dest="guards", **named, help="a retrieval set of another domain; repeatable")
-    add("--encoder", default=runs.MINILM, help="the start; default: %(default)s")
+    add("--encoder", default=runs.MINILM, help="what training starts from; default: %(default)s")
     add("--longest", type=int, default=32, help="most tokens of an utterance; default: %(default)s")
     add("--steps", type=int, default=300, help="steps of every training; default: %(default)s")
     add("--half", choices=("report", "choose"), default="report", help="half that is measured")
