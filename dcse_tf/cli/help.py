@@ -55,17 +55,22 @@ def describe_job(job: str, summary: str, kind: type[Options], arguments: Sequenc
         job: the job's name.
         summary: what it does.
         kind: the class of its options. If it stands for several, such as those of the training
-            tasks, the text is that of the one that the arguments choose.
+            tasks, the text is that of the one that the arguments choose, or of the first.
         arguments: the other arguments.
     """
     chooser, entries = kind.choice()
-    parts = [f"usage: dcse {job} {f'{chooser.upper()} ' if chooser else ''}--flag=value ..."]
-    parts.append(summary)
+    parts = [
+        f"usage: dcse {job} {f'{chooser.upper()} ' if chooser else ''}--flag=value ...",
+        summary,
+    ]
     if chooser:
         lines = (f"  {name:20}{entry.help}" for name, entry in entries.items())
         parts.append("\n".join([f"Each {chooser.upper()} has its own flags:", *lines]))
+        arguments = arguments or [next(iter(entries))]
+    chosen, _ = choose_options(kind, job, arguments)
+
     groups: dict[str, list[str]] = {group: [] for group in _HEADINGS}
-    for field in dataclasses.fields(_find_options(job, kind, arguments)):
+    for field in dataclasses.fields(chosen):
         if field.name != chooser:
             groups.setdefault(field.metadata["group"], []).append(_describe_option(field))
     presets = list_presets(job)
@@ -80,14 +85,8 @@ def describe_job(job: str, summary: str, kind: type[Options], arguments: Sequenc
     return as_flags("\n\n".join(parts))
 
 
-def _find_options(job: str, kind: type[Options], arguments: Sequence[str]) -> type[Options]:
-    """The options that the arguments choose; without a choice, those of the first entry."""
-    chooser, entries = kind.choice()
-    chosen = [*arguments] if arguments or not chooser else [f"--{chooser}={next(iter(entries))}"]
-    return choose_options(kind, job, chosen)[0]
-
-
 def _describe_option(field: dataclasses.Field) -> str:
+    """The flag with its default, and below it the text of the option."""
     rules, default = field.metadata, field.default
     words = {number: word for word, number in rules["words"].items()}
     shown = words.get(default, str(default).lower() if isinstance(default, bool) else default)

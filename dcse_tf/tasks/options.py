@@ -72,20 +72,6 @@ class RunOptions(Options):
         group="evaluation",
         resume="from now on",
     )
-    keep_checkpoints: int = option(
-        2,
-        "Checkpoints to keep, the latest ones.",
-        minimum=1,
-        group="log and checkpoints",
-        resume="free",
-    )
-    loss_limit: float = option(
-        1000.0,
-        "A loss above this counts as divergence.",
-        minimum=0.0,
-        group="optimizer",
-        resume="from now on",
-    )
     dev_samples: int = option(
         200,
         "Samples of the dev split to use in an evaluation. 0: none.",
@@ -154,12 +140,6 @@ class TrainOptions(RunOptions):
         path="files",
         group="encoder",
     )
-    token_index: str = option(
-        "",
-        "With `token_vectors`=FILE.npz: JSON file that gives the row of each word.",
-        path="files",
-        group="encoder",
-    )
     run_dir: str = option(
         "",
         "Folder for checkpoints, TensorBoard events, the configuration and the trained encoder. "
@@ -221,13 +201,6 @@ class TrainOptions(RunOptions):
         "Largest global norm of the gradient; larger gradients are scaled down.",
         minimum=1e-30,
         group="optimizer",
-    )
-    reduce_dtype: str = option(
-        "float32",
-        "Type in which gradients are summed over devices. bfloat16 halves what several "
-        "workers send each other in every step.",
-        choices=("float32", "bfloat16"),
-        group="devices and speed",
     )
     dropout: float = option(
         0.1,
@@ -360,15 +333,9 @@ class TrainOptions(RunOptions):
             raise OptionError("give either `encoder` (a checkpoint) or `encoder_size` (random)")
         if self.token_vectors and not self.encoder_size:
             self.refuse("token_vectors", "needs `encoder_size`: a checkpoint has its own")
-        self.check_vectors()
         run_dir = self.run_dir.rstrip("/")
         if self.encoder.rstrip("/") in (run_dir, f"{run_dir}/encoder"):
             self.refuse("run_dir", "contains the encoder to start from and would overwrite it")
-
-    def check_vectors(self) -> None:
-        """Refuses an index of token vectors without the file that needs one, and vice versa."""
-        if self.token_vectors.endswith(".npz") != bool(self.token_index):
-            raise OptionError("`token_index` goes with `token_vectors`=FILE.npz, and only with it")
 
     def resolve(self, manifest: "Manifest", positions: int = 512) -> Self:
         """Fills in all values that depend on the corpus, so that the run's JSON records them.

@@ -111,7 +111,6 @@ class ResponseSelectionOptions(SequenceOptions):
         else:
             why = f"`architecture`={self.architecture} starts from random weights"
             self._refuse_given(("encoder", "encoder_size"), why)
-            self.check_vectors()
 
     def _refuse_given(self, names: Sequence[str], why: str) -> None:
         for name in names:

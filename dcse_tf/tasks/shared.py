@@ -340,8 +340,7 @@ def start_from_vectors(
 ) -> None:
     """Initialises token embeddings from a file of word or character vectors."""
     path = pathlib.Path(options.token_vectors)
-    index = pathlib.Path(options.token_index) if options.token_index else None
-    vectors = read_word_vectors(path, index)
+    vectors = read_word_vectors(path, None)
     if vocabulary.lowercase:
         vectors = fold_case(vectors)
     try:

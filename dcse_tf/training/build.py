@@ -187,7 +187,6 @@ def build_training(
         clip_norm=options.clip_norm,
         stop_asked=stop_asked,
         seed=options.seed,
-        reduce_dtype=options.reduce_dtype,
     )
     return Training(spec, setup, model, trainer)
 

@@ -174,7 +174,6 @@ class Controller:
         hooks: what else is done between the steps.
         steps: the last step.
         signals: the requests to stop, which the trainer sees too.
-        loss_limit: a loss above this, or one that is not finite, counts as diverged.
         describe_batch: returns a sentence about the batch of a step, counted from 0, for the error
             if its loss diverges.
         several: whether other workers take the same steps. All workers must then call the trainer
@@ -190,7 +189,6 @@ class Controller:
         *,
         steps: int,
         signals: StopSignals,
-        loss_limit: float,
         describe_batch: Callable[[int], str],
         several: bool = False,
     ):
@@ -200,7 +198,6 @@ class Controller:
         self._hooks = [*hooks, checkpoints]
         self._steps = steps
         self._signals = signals
-        self._loss_limit = loss_limit
         self._describe_batch = describe_batch
         self._several = several
 
@@ -251,7 +248,7 @@ class Controller:
                 hook.within_steps(measure(metrics))
 
         watched = tell if can_move() and not self._several else None
-        metrics = self._trainer.train(iterator, target - step, self._loss_limit, watched)
+        metrics = self._trainer.train(iterator, target - step, watched)
         taken, last = measure(metrics), self._checkpoints.last
         if metrics["diverged"]:
             kept = f"the last good checkpoint is {last}" if last else "there is no checkpoint yet"

@@ -116,7 +116,7 @@ def _make_controller(
 ) -> Controller:
     options, optimizer = training.options, training.trainer.optimizer
     state = tf.train.Checkpoint(model=training.list_state(), optimizer=optimizer, scored=scored)
-    store = CheckpointStore(pathlib.Path(options.run_dir), state, options.keep_checkpoints)
+    store = CheckpointStore(pathlib.Path(options.run_dir), state, keep=2)
     return Controller(
         training.trainer,
         training.batches,
@@ -124,7 +124,6 @@ def _make_controller(
         hooks,
         steps=options.steps,
         signals=signals,
-        loss_limit=options.loss_limit,
         describe_batch=functools.partial(_describe_batch, training, worker),
         several=worker.count > 1,
     )

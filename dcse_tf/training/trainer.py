@@ -1,6 +1,5 @@
 """The inner loop of training: devices, optimizer and training steps."""
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -13,6 +12,14 @@ from dcse_tf.options import OptionError
 from dcse_tf.tasks.spec import ComputeLoss, Tensors, average
 from dcse_tf.training import workers
 from dcse_tf.worker import read_worker
+
+# The exponential decay of the authors' code: times 0.98 every 10,000 steps, not below 1e-5.
+_DECAY_RATE, _DECAY_STEPS, _FLOOR = 0.98, 10_000, 1e-5
+# A loss above this counts as diverged, like one that is no finite number.
+LOSS_LIMIT = 1000.0
+# Seconds between two calls of `tell`, each of which interrupts training briefly.
+_TELL_EVERY = 2.0
+COUNTS = ("samples", "tokens", "cells", "without_negatives")
 
 
 def make_strategy(logical_cpus: int, deterministic: bool) -> tf.distribute.Strategy:
@@ -60,9 +67,6 @@ def divide_cpu(logical_cpus: int) -> None:
         ) from error
 
 
-_DECAY_RATE, _DECAY_STEPS, _FLOOR = 0.98, 10_000, 1e-5  # the authors' released code
-
-
 @keras.saving.register_keras_serializable(package="dcse_tf")
 class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     """A learning rate schedule with linear warm-up to a peak, followed by decay.
@@ -97,12 +101,8 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         return self.peak * ops.minimum(warmup, factor)
 
     def get_config(self):
-        return {
-            "peak": self.peak,
-            "warmup_steps": self.warmup_steps,
-            "decay": self.decay,
-            "total_steps": self.total_steps,
-        }
+        names = ("peak", "warmup_steps", "decay", "total_steps")
+        return {name: getattr(self, name) for name in names}
 
 
 class SummedAdamW(keras.optimizers.AdamW):
@@ -124,12 +124,6 @@ def build_optimizer(schedule: WarmupDecay, weight_decay: float) -> SummedAdamW:
     return optimizer
 
 
-COUNTS = ("samples", "tokens", "cells", "without_negatives")
-
-# Seconds between two calls of `tell`, each of which interrupts training briefly.
-_TELL_EVERY = 2.0
-
-
 def seed_dropout(model: keras.Model, seed: int, step: int | tf.Tensor) -> None:
     """Sets the state of every dropout layer, so that its masks depend on (seed, step, layer,
     replica) alone.
@@ -143,8 +137,7 @@ def seed_dropout(model: keras.Model, seed: int, step: int | tf.Tensor) -> None:
         seed: the run's seed.
         step: the next step, counted from 0.
     """
-    # An LSTM's cell has a generator too, which it does not use.
-    layers = [x for x in model._flatten_layers() if isinstance(x, keras.layers.Dropout)]
+    layers = model._flatten_layers(include_self=False)
     found = [getattr(layer, "seed_generator", None) for layer in layers]
     states = [generator.state for generator in found if generator is not None]
 
@@ -180,7 +173,6 @@ class Trainer:
         stop_asked: bool variable; if it is set on any worker, all workers stop after the same step.
             None: no stop can be requested.
         seed: the seed of the dropout masks.
-        reduce_dtype: the type in which gradients are summed over the devices.
     """
 
     def __init__(
@@ -193,7 +185,6 @@ class Trainer:
         clip_norm: float,
         stop_asked: tf.Variable | None = None,
         seed: int = 0,
-        reduce_dtype: str = "float32",
     ):
         self.strategy = strategy
         self.model = model
@@ -202,7 +193,6 @@ class Trainer:
         self._names = ("loss", "weight", *COUNTS, *metric_names)
         self._clip_norm = clip_norm
         self._seed = seed
-        self._reduce_dtype = reduce_dtype
         self._stop_asked = tf.Variable(False, trainable=False) if stop_asked is None else stop_asked
         self._pace = 1  # steps between two calls of `tell`
         self._variables = [variable.value for variable in model.trainable_variables]
@@ -213,7 +203,6 @@ class Trainer:
         self,
         iterator: Iterator[Any],
         num_steps: int,
-        loss_limit: float = math.inf,
         tell: Callable[[dict[str, float]], None] | None = None,
     ) -> dict[str, float]:
         """Takes `num_steps` steps, or fewer if a stop is requested or the loss diverges.
@@ -221,31 +210,30 @@ class Trainer:
         Args:
             iterator: iterator over the distributed dataset.
             num_steps: maximum number of steps.
-            loss_limit: training ends after a step with a loss above this, or with a loss or
-                gradient that is not finite.
             tell: called every few seconds with the return value for the steps so far.
 
         Returns:
             Loss and the task's metrics, averaged over the rows of these steps; `gradient_norm`
             (before clipping), averaged over the steps; the sums of `COUNTS`; `steps`, the number of
-            steps taken; `diverged`, 1 if the last step diverged, else 0; `stopped`, 1 if a stop
-            was requested, else 0.
+            steps taken; `diverged`, 1 if the last step had a loss above `LOSS_LIMIT`, or a loss or
+            a gradient that is not finite, else 0; `stopped`, 1 if a stop was requested, else 0.
         """
-        limit = tf.constant(loss_limit, tf.float32)
-        names = (*self._names, "gradient_norm", "steps", "stopped")
-        sums = {name: tf.zeros([]) for name in names}
+        sums = {
+            name: tf.zeros([])
+            for name in (*self._names, "gradient_norm", "steps", "stopped", "diverged")
+        }
         taken, ended = 0, False
         while not ended:
             count = min(num_steps - taken, self._pace) if tell else num_steps
             begun = time.monotonic()
             # Each call continues the same sums, so interruptions do not change their bits.
-            sums, diverged = self._train(iterator, tf.constant(count), limit, sums)
+            sums = self._train(iterator, tf.constant(count), sums)
             goal, taken = taken + count, int(sums["steps"])
-            ended = bool(diverged) or taken < goal or taken == num_steps
+            ended = bool(sums["diverged"]) or taken < goal or taken == num_steps
             if tell and not ended:
                 self._pace = max(1, int(count * _TELL_EVERY / (time.monotonic() - begun)))
-                tell(self._average(sums, diverged))
-        return self._average(sums, diverged)
+                tell(self._average(sums))
+        return self._average(sums)
 
     def all_have(self, value: int) -> bool:
         """Whether all workers pass the same value; waits for all of them."""
@@ -257,35 +245,35 @@ class Trainer:
         values = self.strategy.run(tf.identity, args=(value,))
         return self.strategy.reduce(tf.distribute.ReduceOp.SUM, values, axis=None)
 
-    def _average(self, sums: Tensors, diverged: tf.Tensor) -> dict[str, float]:
+    @staticmethod
+    def _average(sums: Tensors) -> dict[str, float]:
         values = {name: float(value) for name, value in sums.items()}
-        steps = values.pop("steps")
-        counts = {name: values.pop(name) for name in COUNTS}
-        gradient_norm = values.pop("gradient_norm") / max(steps, 1.0)
-        ends = {
-            "steps": steps,
-            "diverged": float(diverged),
-            "stopped": float(values.pop("stopped") > 0.0),
-        }
-        return {**average(values), "gradient_norm": gradient_norm, **counts, **ends}
+        counts = {name: values.pop(name) for name in (*COUNTS, "steps", "diverged")}
+        counts["stopped"] = float(values.pop("stopped") > 0.0)
+        counts["gradient_norm"] = values.pop("gradient_norm") / max(counts["steps"], 1.0)
+        return {**average(values), **counts}
 
     @tf.function(reduce_retracing=True)
-    def _train(
-        self, iterator: Iterator[Any], num_steps: tf.Tensor, loss_limit: tf.Tensor, totals: Tensors
-    ) -> tuple[Tensors, tf.Tensor]:
-        diverged = tf.constant(False)
+    def _train(self, iterator: Iterator[Any], num_steps: tf.Tensor, totals: Tensors) -> Tensors:
         for _ in tf.range(num_steps):
-            if diverged or totals["stopped"] > 0.0:
+            if totals["diverged"] > 0.0 or totals["stopped"] > 0.0:
                 break
             results = self.strategy.run(self._step, args=(next(iterator),))
             # All replicas return the same values.
             local = self.strategy.experimental_local_results
             step = {name: local(value)[0] for name, value in results.items()}
-            totals = {name: totals[name] + step[name] for name in totals}
             loss = step["loss"] / tf.maximum(step["weight"], 1e-9)
             finite = tf.math.is_finite(loss) & tf.math.is_finite(step["gradient_norm"])
-            diverged = ~finite | (loss > loss_limit)
-        return totals, diverged
+            step["diverged"] = tf.cast(~finite | (loss > LOSS_LIMIT), tf.float32)
+            totals = {name: totals[name] + step[name] for name in totals}
+        return totals
+
+    def _step(self, batch: Tensors) -> Tensors:
+        seed_dropout(self.model, self._seed, self.optimizer.iterations)
+        gradients, sums = self.compute_gradients(batch)
+        gradients, norm = tf.clip_by_global_norm(gradients, self._clip_norm)
+        self.optimizer.apply(gradients, self.model.trainable_variables)
+        return {**sums, "gradient_norm": norm, "steps": tf.ones([])}
 
     def compute_gradients(self, batch: Tensors) -> tuple[list[tf.Tensor], Tensors]:
         """Computes the gradients of the global batch's mean loss, and the batch's sums.
@@ -293,23 +281,14 @@ class Trainer:
         Must be called in a replica context.
         """
         gradients, sums = self._sum_gradients(batch)
-        stopped = tf.cast(self._stop_asked.read_value(), tf.float32)
-        sums = {**{name: sums[name] for name in self._names}, "stopped": stopped}
-        *gradients, totals = self._sum_over_replicas([*gradients, tf.stack(list(sums.values()))])
+        sums = {name: sums[name] for name in self._names}
+        sums["stopped"] = tf.cast(self._stop_asked.read_value(), tf.float32)
+        *gradients, totals = tf.distribute.get_replica_context().all_reduce(
+            tf.distribute.ReduceOp.SUM, [*gradients, tf.stack(list(sums.values()))]
+        )
         sums = dict(zip(sums, tf.unstack(totals), strict=True))
         weight = tf.maximum(sums["weight"], 1e-9)
         return [gradient / weight for gradient in gradients], sums
-
-    def _sum_over_replicas(self, values: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Sums gradients, and the vector of metrics that comes last, over the replicas."""
-        replica = tf.distribute.get_replica_context()
-        if self._reduce_dtype == "float32":
-            return replica.all_reduce(tf.distribute.ReduceOp.SUM, values)
-        # A message has one type, and the metrics must stay exact: hence two messages.
-        sent = [tf.cast(value, self._reduce_dtype) for value in values[:-1]]
-        gradients = replica.all_reduce(tf.distribute.ReduceOp.SUM, sent)
-        (totals,) = replica.all_reduce(tf.distribute.ReduceOp.SUM, values[-1:])
-        return [*(tf.cast(gradient, tf.float32) for gradient in gradients), totals]
 
     def _sum_gradients(self, batch: Tensors) -> tuple[list[tf.Tensor], Tensors]:
         """Gradients of the loss summed over this replica's rows, and the replica's sums."""
@@ -322,10 +301,3 @@ class Trainer:
         )
         # The gradients of embeddings are tf.IndexedSlices.
         return [tf.convert_to_tensor(gradient) for gradient in gradients], sums
-
-    def _step(self, batch: Tensors) -> Tensors:
-        seed_dropout(self.model, self._seed, self.optimizer.iterations)
-        gradients, sums = self.compute_gradients(batch)
-        gradients, norm = tf.clip_by_global_norm(gradients, self._clip_norm)
-        self.optimizer.apply(gradients, self.model.trainable_variables)
-        return {**sums, "gradient_norm": norm, "steps": tf.ones([])}

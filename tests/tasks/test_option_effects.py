@@ -33,9 +33,8 @@ COMMON = {field.name for field in dataclasses.fields(TrainOptions)}
 SILENT = {
     "has its value worked out, or is refused beside another": ["task", "epochs", "encoder_size"],
     "says how often something is written, and how much": [
-        *("log_every", "save_every", "eval_every", "keep_checkpoints"),
+        *("log_every", "save_every", "eval_every"),
     ],
-    "is about the end of a run": ["loss_limit"],
     "is about dev data": ["dev_samples"],
     "divides the same computation": ["deterministic", "logical_cpus"],
 }

@@ -291,10 +291,6 @@ def test_turns_cut_shorter_than_a_response_are_told():
             {"architecture": "esim", "encoder_size": "", "speaker_embeddings": True},
             "`speaker_embeddings`=True: has no meaning with `architecture`=esim",
         ),
-        (
-            {"architecture": "esim", "encoder_size": "", "token_index": "words.json"},
-            "`token_index` goes with `token_vectors`=FILE.npz, and only with it",
-        ),
         ({"best_metric": "dev/cosine_r1"}, "`best_metric`=dev/cosine_r1: with these settings"),
     ],
 )

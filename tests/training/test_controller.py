@@ -50,7 +50,7 @@ class CountingTrainer:
     def step(self):
         return int(self.optimizer.iterations.numpy())
 
-    def train(self, iterator, num_steps, loss_limit=math.inf, tell=None):
+    def train(self, iterator, num_steps, tell=None):
         for done in range(1, num_steps + 1):
             step = int(self.optimizer.iterations.numpy())
             batch = next(iterator)
@@ -85,7 +85,6 @@ def _start(run_dir, trainer, evaluate=dict, *, steps=20, lower=False, eval_every
         [evaluation, Report(summaries, 3, steps, lambda: 0.1), *hooks],
         steps=steps,
         signals=trainer.signals,
-        loss_limit=10.0,
         describe_batch=lambda step: f"the batch of step {step}",
     )
     controller.run()

@@ -77,12 +77,10 @@ def test_more_steps_are_let_through_and_leave_the_warm_up_as_it_was(tmp_path):
 CHANGES = [
     ("log_every", 3, "free"),
     ("save_every", 7, "free"),
-    ("keep_checkpoints", 5, "free"),
     ("logical_cpus", 2, "free"),
     ("epochs", 10.0, "free"),  # followed by the steps
     ("steps", 300, "from now on"),
     ("eval_every", 9, "from now on"),
-    ("loss_limit", 50.0, "from now on"),
     ("task", "mlm", "same"),
     ("seed", 1, "same"),
     ("encoder_size", "mini", "same"),
