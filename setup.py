@@ -42,6 +42,7 @@ setup(
     # The presets, which stand at the top of the repository and inside the installed package.
     package_dir={"dcse_tf.flags": "flags"},
     package_data={
+        "dcse_tf": ["py.typed", "__init__.pyi"],
         "dcse_tf.exporting": ["templates/*.j2"],
         "dcse_tf.flags": ["*.flags", "*/*.flags"],
     },

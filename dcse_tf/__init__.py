@@ -18,7 +18,6 @@ Importing the package does not import TensorFlow; the first use of what it expor
 
 import importlib
 import os
-import typing
 
 __version__ = "0.1.0"
 
@@ -26,23 +25,6 @@ from dcse_tf.errors import InputError
 from dcse_tf.memory import keep_memory
 from dcse_tf.options import OptionError
 from dcse_tf.quiet import quiet_tensorflow
-
-if typing.TYPE_CHECKING:
-    from dcse_tf.api import (
-        embed,
-        evaluate,
-        export,
-        fit_baseline,
-        merge,
-        prepare_data,
-        train,
-    )
-    from dcse_tf.baselines.registry import register_baseline
-    from dcse_tf.data.formats import register_format
-    from dcse_tf.encoder.sentence_encoder import SentenceEncoder
-    from dcse_tf.exporting.formats import register_export
-    from dcse_tf.reranker.reranker import Reranker
-    from dcse_tf.tasks import register_task
 
 __all__ = [
     "InputError",

@@ -147,7 +147,8 @@ def evaluate(options: EvaluateOptions) -> "list[Result]":
     """Scores a sentence encoder on retrieval, STS and response selection sets.
 
     >>> results = dcse_tf.evaluate(model="run", response_selection="data/test.jsonl")
-    >>> all(0 <= result.scores["r1"] <= 100 for result in results)
+    >>> scores = {name: value for result in results for name, value in result.scores.items()}
+    >>> 0 <= scores["cosine_r1"] <= 100
     True
 
     Returns:
@@ -209,7 +210,7 @@ def embed(options: EmbedOptions) -> Embedded:
 def merge(options: MergeOptions) -> pathlib.Path:
     """Averages an encoder's weights from before and after training.
 
-    >>> dcse_tf.merge(start="bert", trained="run", share=0.5, output_dir="merged").name
+    >>> dcse_tf.merge(start="start", trained="run", share=0.5, output_dir="merged").name
     'merged'
 
     Returns:

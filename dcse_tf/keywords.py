@@ -25,38 +25,37 @@ def make_signature(kind: type[Options], returns: Any) -> inspect.Signature:
     chooser, entries = kind.choice()
     kinds = [entry.options for entry in entries.values()] or [kind]
     fields = {chooser: kind.fields()[chooser]} if chooser else {}
-    types = typing.get_type_hints(kind)
-    defaults: dict[str, Any] = {}
-    for each in kinds:
-        types |= typing.get_type_hints(each)
-        for field in dataclasses.fields(each):
-            fields.setdefault(field.name, field)
-            if defaults.setdefault(field.name, field.default) != field.default:
-                defaults[field.name] = None
-    named = {"preset": inspect.Parameter("preset", inspect.Parameter.KEYWORD_ONLY, default=())}
-    named["preset"] = named["preset"].replace(annotation="str | Sequence[str]")
+    fields |= {name: field for each in reversed(kinds) for name, field in each.fields().items()}
+    types = {
+        name: hint for each in (kind, *kinds) for name, hint in typing.get_type_hints(each).items()
+    }
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    texts = "str | Sequence[str]"
+    parameters = [inspect.Parameter("preset", keyword, default=(), annotation=texts)]
     for name, field in fields.items():
-        default = defaults.get(name, field.default)
-        annotation = _annotate(field, plain_type(types[name]))
-        annotation += " | None" if default is None else ""
-        named[name] = inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
-        )
+        own = [each.fields()[name] for each in kinds if name in each.fields()] or [field]
+        default, annotation = own[0].default, _annotate(field, plain_type(types[name]))
+        if all(each.metadata["required"] for each in own) and len(own) == len(kinds):
+            default = inspect.Parameter.empty
+        elif default is None or any(each.default != default for each in own):
+            default, annotation = None, f"{annotation} | None"
+        parameters.append(inspect.Parameter(name, keyword, default=default, annotation=annotation))
     if entries:
-        further = inspect.Parameter("further", inspect.Parameter.VAR_KEYWORD, annotation="Any")
-        named["further"] = further
-    return inspect.Signature(list(named.values()), return_annotation=returns)
+        further = inspect.Parameter.VAR_KEYWORD
+        parameters.append(inspect.Parameter("further", further, annotation="Any"))
+    return inspect.Signature(parameters, return_annotation=returns)
 
 
 def _annotate(field: dataclasses.Field, expected: type) -> str:
     """What `_convert` accepts for an option."""
-    rules = field.metadata
+    rules, path = field.metadata, "str | os.PathLike[str]"
+    if expected is tuple:
+        return f"{path} | Iterable[{path} | float]"
     if rules["choices"] and not isinstance(rules["choices"], Mapping):
         return f"Literal[{', '.join(map(repr, rules['choices']))}]"
-    if expected is tuple:
-        return "Texts"
     if expected is str and rules["path"]:
-        return "str | os.PathLike[str]"
+        return path
     words = f" | Literal[{', '.join(map(repr, rules['words']))}]" if rules["words"] else ""
     return expected.__name__ + words
 

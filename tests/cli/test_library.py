@@ -1,20 +1,19 @@
 """The jobs as functions: what they take, what they return, what they refuse."""
 
-import json
+import doctest
+import inspect
 import pathlib
 
 import numpy as np
 import pytest
+import write_signatures
 
 import dcse_tf
 from dcse_tf import api
-from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.options import PrepareOptions
-from dcse_tf.exporting import saved_model
 from dcse_tf.keywords import make_options
+from dcse_tf.tasks import TASKS
 from dcse_tf.tasks.options import TrainOptions
-
-pytestmark = pytest.mark.slow
 
 TRAIN = {"data_dir": "data", "run_dir": "run", "encoder_size": "tiny"}
 
@@ -109,50 +108,36 @@ def test_a_file_that_is_not_there_is_named_before_anything_is_loaded(tmp_path):
         dcse_tf.evaluate(model="run", sts=tmp_path / "none.txt")
 
 
-@pytest.fixture(scope="module")
-def prepared(dialogues_file, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("library") / "data"
-    manifest = dcse_tf.prepare_data(
-        format="jsonl",
-        input=dialogues_file,
-        output_dir=folder,
-        vocab_size=200,
-        dev_fraction=0.2,
-        test_fraction=0.2,
+def test_the_signatures_that_editors_read_are_those_of_the_options():
+    """`python tests/helpers/write_signatures.py` writes them anew."""
+    assert write_signatures.PATH.read_text() == write_signatures.write_stub()
+    known = inspect.signature(dcse_tf.train).parameters
+    assert known["global_batch_size"].default is None  # the task's own
+    assert known["data_dir"].default is inspect.Parameter.empty
+    for task in TASKS.values():
+        assert {*task.options.fields()} <= {*known}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["prepare_data", "train", "fit_baseline", "evaluate", "embed", "merge", "export"]
+)
+def test_the_example_of_a_function_runs(
+    name, dialogues_file, data_dir, trained_run, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    there = {"dialogues.jsonl": dialogues_file, "data": data_dir, "run": trained_run}
+    for link, target in {**there, "start": trained_run / "encoder"}.items():
+        (tmp_path / link).symlink_to(target)
+    (tmp_path / "sentences.txt").write_text("where is it\nit left today\n")
+    examples = doctest.DocTestFinder().find(
+        getattr(dcse_tf, name), name, globs={"dcse_tf": dcse_tf}
     )
-    return folder, manifest
+    (example,) = [each for each in examples if each.examples]
+    assert doctest.DocTestRunner().run(example).failed == 0
 
 
-def test_prepare_data_returns_the_manifest(prepared):
-    folder, manifest = prepared
-    assert manifest.splits == read_manifest(folder, manifest.tokenizer_fingerprint).splits
-    assert sum(split.sessions for split in manifest.splits.values()) == 120
-
-
-def test_training_returns_the_outcome_and_evaluation_the_results(prepared, tmp_path):
-    data, _ = prepared
-    outcome = dcse_tf.train(
-        preset="debug",
-        data_dir=data,
-        encoder_size="tiny",
-        run_dir=tmp_path / "run",
-        steps=2,
-        freeze_layers=0,
-    )
-    assert outcome.kept.step in (0, 2)
-    assert 0 <= outcome.scores["dev/cosine_r1"] <= 100
-    results = dcse_tf.evaluate(
-        model=tmp_path / "run",
-        response_selection=data / "test.jsonl",
-        candidates=3,
-        output=tmp_path / "results.json",
-    )
-    written = json.loads((tmp_path / "results.json").read_text())
-    assert [result.scores for result in results] == [r["scores"] for r in written["results"]]
-
-
-def test_what_is_exported_is_there_and_export_is_the_function():
+def test_what_is_exported_is_there():
     for name in dcse_tf.__all__:
         assert hasattr(dcse_tf, name), name
     assert dcse_tf.export is api.export
-    assert saved_model.__name__ == "dcse_tf.exporting.saved_model"

@@ -157,12 +157,11 @@ def test_hooks_are_called_at_their_own_boundaries_and_told_of_all_steps(tmp_path
     assert called == [("begin", 6, True), ("boundary", 6), ("end", 6)]
 
 
-def test_the_line_of_a_terminal_moves_between_two_reports(tmp_path, monkeypatch):
+def test_a_terminal_is_told_of_steps_between_two_reports(tmp_path, monkeypatch):
     """A report comes every 3 steps and at evaluations; this trainer tells of every step."""
     terminal = io.StringIO()
     terminal.isatty = lambda: True
     monkeypatch.setattr("sys.stderr", terminal)
-    monkeypatch.setattr("dcse_tf.progress._REFRESH", 0.0)
     called = []
 
     class Watch(Hook):
@@ -175,8 +174,6 @@ def test_the_line_of_a_terminal_moves_between_two_reports(tmp_path, monkeypatch)
 
     _start(tmp_path, CountingTrainer(), steps=6, hooks=[Watch()])
     assert called == [(1, 1), (2, 2), (3, 3), 3, (4, 1), (5, 2), 5, (6, 1), 6]
-    shown = re.findall(r"(\d) of 6 steps, .*?, loss 1, samples_per_second", terminal.getvalue())
-    assert set(shown) == set("123456")
 
 
 def test_an_evaluation_comes_before_the_checkpoint_of_its_step(tmp_path):
