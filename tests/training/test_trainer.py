@@ -45,6 +45,8 @@ def _build(data_dir, task, devices, **changes):
         "warmup_steps": 2,
         "decay": "linear",
     }
+    if task == "mlm":
+        del settings["negatives"]
     options = make_options(**{**settings, **changes})
     vocabulary = read_vocabulary(data_dir / "vocabulary")
     strategy = make_strategy(devices, deterministic=False)
