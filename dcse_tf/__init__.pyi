@@ -12,7 +12,6 @@ from dcse_tf.encoder.sentence_encoder import SentenceEncoder as SentenceEncoder
 from dcse_tf.errors import InputError as InputError
 from dcse_tf.evaluation.report import Result
 from dcse_tf.exporting.formats import register_export as register_export
-from dcse_tf.inspecting.changes import Changes
 from dcse_tf.options import OptionError as OptionError
 from dcse_tf.reranker.reranker import Reranker as Reranker
 from dcse_tf.tasks import register_task as register_task
@@ -20,21 +19,6 @@ from dcse_tf.training.hooks import Outcome
 
 __version__: str
 
-def changes(
-    *,
-    preset: str | Sequence[str] = (),
-    candidates: int = 10,
-    context_turns: int = 3,
-    same_role: bool = True,
-    max_samples: int = 500,
-    seed: int = 0,
-    before: str | os.PathLike[str],
-    after: str | os.PathLike[str],
-    data_dir: str | os.PathLike[str],
-    sentences: int = 1000,
-    output_dir: str | os.PathLike[str] = "",
-    overwrite: bool = False,
-) -> Changes: ...
 def embed(
     *,
     preset: str | Sequence[str] = (),

@@ -3,7 +3,6 @@
 import io
 import math
 import os
-import re
 import shutil
 import signal
 
