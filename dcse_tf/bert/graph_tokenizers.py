@@ -39,17 +39,15 @@ class Tokenizer(tf.Module, abc.ABC):
         Returns:
             int32 `[texts, (tokens)]`.
         """
-        return self._tokenize_and_mark(texts, max_sequence_length)[0]
+        return self._tokenize(texts, max_sequence_length)[0]
 
-    def _tokenize_and_mark(
-        self, texts: tf.Tensor, max_sequence_length: int
-    ) -> tuple[tf.RaggedTensor, tf.Tensor]:
+    def _tokenize(self, texts: tf.Tensor, length: int) -> tuple[tf.RaggedTensor, tf.Tensor]:
+        """Token ids, and whether each text was truncated, bool `[texts]`."""
         if self._prefix:
             texts = tf.strings.join([self._prefix, texts])
-        whole, room = self.split(texts), max_sequence_length - 2
-        ends = tf.ones([tf.shape(texts)[0], 1], tf.int32)
-        ids = tf.concat([ends * self.cls_id, whole[:, :room], ends * self.sep_id], axis=1)
-        return ids, whole.row_lengths() > room
+        whole, ends = self.split(texts), tf.ones([tf.shape(texts)[0], 1], tf.int32)
+        ids = [ends * self.cls_id, whole[:, : length - 2], ends * self.sep_id]
+        return tf.concat(ids, axis=1), whole.row_lengths() > length - 2
 
     def as_graph(
         self, max_sequence_length: int
@@ -58,14 +56,12 @@ class Tokenizer(tf.Module, abc.ABC):
 
         The graph also returns whether each text was truncated, bool `[texts]`.
         """
-        signature = [tf.TensorSpec([None], tf.string)]
-        tokenize = tf.function(
-            lambda texts: self._tokenize_and_mark(texts, max_sequence_length),
-            input_signature=signature,
-            autograph=False,
-        )
         # Traced once, here: several models in a process would seem to trace it again and again.
-        return tokenize.get_concrete_function()
+        return tf.function(
+            lambda texts: self._tokenize(texts, max_sequence_length),
+            input_signature=[tf.TensorSpec([None], tf.string)],
+            autograph=False,
+        ).get_concrete_function()
 
 
 # All characters of Unicode's category C ("other": control, format, private use) except white space,
@@ -151,3 +147,13 @@ class SentencePieceTokenizer(Tokenizer):
 
     def split(self, texts: tf.Tensor) -> tf.RaggedTensor:
         return self._pieces.tokenize(texts)
+
+
+def build_tokenizer(vocabulary: Vocabulary) -> Tokenizer:
+    """The tokenizer of a vocabulary's kind."""
+    if isinstance(vocabulary, WordPiece):
+        return WordPieceTokenizer(vocabulary)
+    if isinstance(vocabulary, BytePair):
+        return BytePairTokenizer(vocabulary)
+    assert isinstance(vocabulary, SentencePiece)
+    return SentencePieceTokenizer(vocabulary)

@@ -171,11 +171,10 @@ def table_inputs(layout: Layout) -> dict[str, keras.KerasTensor]:
     }
 
 
-def index_inputs(negative_contexts: bool = False) -> dict[str, keras.KerasTensor]:
+def index_inputs() -> dict[str, keras.KerasTensor]:
     """Symbolic inputs for a batch's index into the table, see `dcse_tf.data.batch`."""
     kinds = {"context_index": "int32", "turn_mask": "bool"}
     kinds |= {"candidate_index": "int32", "candidate_mask": "bool"}
-    kinds |= {"candidate_context": "int32"} if negative_contexts else {}
     return {name: keras.Input((None,), dtype=kind, name=name) for name, kind in kinds.items()}
 
 

@@ -74,23 +74,19 @@ class BiasedTransformerLayer(keras_hub.layers.TransformerEncoder):
         Returns:
             float `[rows, tokens, dim]`.
         """
-        x = self._attend(inputs, attention_mask, bias, training)
-        x = self._self_attention_dropout(x, training=training)
+        # Attention with the weights of Keras' layer, which does not accept a bias.
+        attention = self._self_attention_layer
+        query = attention.query_dense(inputs)
+        query = query * query.shape[-1] ** -0.5
+        scores = ops.einsum("bqhd,bkhd->bhqk", query, attention.key_dense(inputs)) + bias
+        weights = ops.softmax(ops.where(ops.expand_dims(attention_mask, 1), scores, _MASKED))
+        weights = attention._dropout_layer(weights, training=training)
+        x = ops.einsum("bhqk,bkhd->bqhd", weights, attention.value_dense(inputs))
+        x = self._self_attention_dropout(attention.output_dense(x), training=training)
         attended = self._self_attention_layer_norm(inputs + x)
         x = self._feedforward_output_dense(self._feedforward_intermediate_dense(attended))
         x = self._feedforward_dropout(x, training=training)
         return self._feedforward_layer_norm(attended + x)
-
-    def _attend(self, tokens, mask, bias, training):
-        """Attention with the weights of Keras' layer, which does not accept a bias."""
-        attention = self._self_attention_layer
-        query = attention.query_dense(tokens)
-        query = query * query.shape[-1] ** -0.5
-        scores = ops.einsum("bqhd,bkhd->bhqk", query, attention.key_dense(tokens)) + bias
-        weights = ops.softmax(ops.where(ops.expand_dims(mask, 1), scores, _MASKED))
-        weights = attention._dropout_layer(weights, training=training)
-        attended = ops.einsum("bhqk,bkhd->bqhd", weights, attention.value_dense(tokens))
-        return attention.output_dense(attended)
 
 
 class RelativeBert(keras_hub.models.Backbone):

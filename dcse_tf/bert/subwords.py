@@ -24,8 +24,6 @@ from dcse_tf.bert.vocabulary import (
 if TYPE_CHECKING:
     from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
-    from dcse_tf.bert.graph_tokenizers import BytePairTokenizer, SentencePieceTokenizer
-
 SPECIAL_TOKENS = SpecialTokens(pad="<pad>", unk="<unk>", cls="<s>", sep="</s>", mask="<mask>")
 # Stands for a space: the first character of an entry that begins a word.
 _BYTE_SPACE, _PIECE_SPACE = "\u0120", "\u2581"
@@ -80,11 +78,6 @@ class BytePair(_Subwords):
     def spell(self, tokens: Iterable[str]) -> str:
         return tokenizers.decoders.ByteLevel().decode(list(tokens)).strip()
 
-    def make_tokenizer(self) -> "BytePairTokenizer":
-        from dcse_tf.bert.graph_tokenizers import BytePairTokenizer
-
-        return BytePairTokenizer(self)
-
     def make_split(self) -> Split:
         tokenizer, steps = self.make_fast(), tokenizers.pre_tokenizers
         parts = [steps.Split(tokenizers.Regex(pattern), "isolated") for pattern in _SPLITS]
@@ -126,11 +119,6 @@ class SentencePiece(_Subwords):
 
     def spell(self, tokens: Iterable[str]) -> str:
         return "".join(tokens).replace(self.space, " ").strip()
-
-    def make_tokenizer(self) -> "SentencePieceTokenizer":
-        from dcse_tf.bert.graph_tokenizers import SentencePieceTokenizer
-
-        return SentencePieceTokenizer(self)
 
     def make_split(self) -> Split:
         import sentencepiece

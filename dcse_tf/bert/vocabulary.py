@@ -187,9 +187,11 @@ class Vocabulary(abc.ABC):
     def make_fast(self) -> tokenizers.Tokenizer:
         """HuggingFace's tokenizer of this vocabulary, without the special entries."""
 
-    @abc.abstractmethod
     def make_tokenizer(self) -> "Tokenizer":
         """The tokenizer in TensorFlow's graph that uses this vocabulary."""
+        from dcse_tf.bert.graph_tokenizers import build_tokenizer
+
+        return build_tokenizer(self)
 
     @abc.abstractmethod
     def make_split(self) -> Split:

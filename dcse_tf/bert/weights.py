@@ -333,9 +333,5 @@ def write_bert(
 
 
 def write_tensors(folder: pathlib.Path, tensors: dict[str, np.ndarray]) -> None:
-    """Writes `model.safetensors`.
-
-    Raises:
-        OutputError: it cannot be written.
-    """
+    """Writes `model.safetensors`; raises OutputError if it cannot."""
     write_tensor_file(folder / _WEIGHTS_FILE, tensors, {"format": "pt"})

@@ -6,7 +6,7 @@ import pathlib
 import re
 import unicodedata
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import tokenizers
 import tokenizers.decoders
@@ -18,9 +18,6 @@ import tokenizers.trainers
 from dcse_tf.bert.vocabulary import SpecialTokens, Split, Vocabulary, make_fast_split
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import read_json_object
-
-if TYPE_CHECKING:
-    from dcse_tf.bert.graph_tokenizers import WordPieceTokenizer
 
 PIECE = "##"  # prefix of entries that continue a word
 SPECIAL_TOKENS = SpecialTokens("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -82,11 +79,6 @@ class WordPiece(Vocabulary):
         tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
         tokenizer.decoder = tokenizers.decoders.WordPiece()
         return tokenizer
-
-    def make_tokenizer(self) -> "WordPieceTokenizer":
-        from dcse_tf.bert.graph_tokenizers import WordPieceTokenizer
-
-        return WordPieceTokenizer(self)
 
     def make_split(self) -> Split:
         """The graph's tokenizer differs in characters of Unicode 15 and later, and in words of 101

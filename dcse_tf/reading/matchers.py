@@ -386,20 +386,16 @@ def _initialize(matcher: _LSTMMatcher, seed: int) -> None:
         if name == "embedding":
             value = tf.random.stateless_truncated_normal(shape, key, 0.0, _EMBEDDING_STDDEV)
         elif name.endswith("recurrent_kernel"):
-            value = _draw_orthogonal(shape, key)
+            units, gates = shape[0], shape[1] // shape[0]
+            normal = tf.random.stateless_normal([gates, units, units], key, dtype=tf.float64)
+            basis, triangle = tf.linalg.qr(normal)
+            # QR does not fix the signs.
+            basis *= tf.sign(tf.linalg.diag_part(triangle))[:, None, :]
+            value = tf.cast(tf.concat(tf.unstack(basis), axis=1), tf.float32)
         else:
             limit = (6.0 / sum(shape)) ** 0.5
             value = tf.random.stateless_uniform(shape, key, -limit, limit)
         variable.assign(value)
-
-
-def _draw_orthogonal(shape: tuple[int, int], key: tf.Tensor) -> tf.Tensor:
-    """n square orthogonal matrices side by side, for the shape `[units, n units]`."""
-    units, gates = shape[0], shape[1] // shape[0]
-    normal = tf.random.stateless_normal([gates, units, units], key, dtype=tf.float64)
-    basis, triangle = tf.linalg.qr(normal)
-    basis *= tf.sign(tf.linalg.diag_part(triangle))[:, None, :]  # QR does not fix the signs
-    return tf.cast(tf.concat(tf.unstack(basis), axis=1), tf.float32)
 
 
 def write_matcher(folder: pathlib.Path, matcher: DualLSTM | ESIM) -> None:
