@@ -120,10 +120,11 @@ def build_backbone(
         compute_dtype: "float32" or "bfloat16"; the weights are float32 in both cases.
     """
     # Not at the top: keras-hub takes half a second to import, and `FusedBert` does not need it.
+    import keras_hub
+
+    kind = keras_hub.models.BertBackbone
     if is_relative(config):
         from dcse_tf.bert.relative_bert import RelativeBert as kind
-    else:
-        from keras_hub.models import BertBackbone as kind
     backbone = kind(
         vocabulary_size=config["vocab_size"],
         num_layers=config["num_hidden_layers"],

@@ -172,7 +172,7 @@ def read_config(folder: pathlib.Path) -> dict[str, Any]:
             f"{path}: model_type {name!r:.40}, expected one of {', '.join(FAMILIES)}: no other "
             "architecture can be computed here"
         )
-    config = {"hidden_act": "gelu", "layer_norm_eps": 1e-12} | convert_config(config)
+    config = {"hidden_act": "gelu", "layer_norm_eps": 1e-12, **convert_config(config)}
     for key in _SIZES:
         size = config.get(key)
         if type(size) is not int or not 1 <= size < 2**31:

@@ -91,7 +91,9 @@ _MPNET_LAYER = {
     ".attention.LayerNorm.": ".attention.output.LayerNorm.",
 }
 _MPNET_SKIPPED = 2  # whatever the configuration says
-_MPNET = Family("mpnet.", names=_MPNET_LAYER | _ROBERTA.names, skipped=lambda _: _MPNET_SKIPPED)
+_MPNET = Family(
+    "mpnet.", names={**_MPNET_LAYER, **_ROBERTA.names}, skipped=lambda _: _MPNET_SKIPPED
+)
 FAMILIES: dict[str, Family] = {
     "bert": Family("bert."),
     "roberta": _ROBERTA,

@@ -416,7 +416,7 @@ def read_matcher_settings(folder: pathlib.Path) -> dict[str, Any]:
     """
     path = folder / MATCHER_FILE
     content = read_json_object(path, "the settings of a matching model")
-    kinds = (str, int, int, int, (int, float))
+    kinds: tuple[Any, ...] = (str, int, int, int, (int, float))
     for name, kind in zip(_SETTINGS, kinds, strict=True):
         if not isinstance(content.get(name), kind) or isinstance(content[name], bool):
             raise InputError(f"{path}: {name} is {content.get(name)!r}")
