@@ -4,6 +4,7 @@ import array
 import collections
 import json
 import pathlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from dcse_tf.data.corpus import describe_dropped, read_sessions
 from dcse_tf.data.dialogue import Session
-from dcse_tf.data.words import make_splitter
+from dcse_tf.data.words import list_marks, make_splitter
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.report import align, short_path
 from dcse_tf.evaluation.retrieval import read_retrieval_set
@@ -19,13 +20,13 @@ from dcse_tf.evaluation.sts import read_sts_set
 from dcse_tf.files import atomic_directory, hash_number
 from dcse_tf.input_files import resolve_inputs
 from dcse_tf.inspecting.inspect_options import InspectOptions
-from dcse_tf.inspecting.leaks import LONG, NEAR, LeakFinder
 from dcse_tf.inspecting.pages import render_page, render_table
 
 _NAMES_SHOWN = 40  # intents
 _LIMITS = (16, 25, 32, 50, 64, 100, 128, 256)
 _TOKENS_COUNTED = 100_000  # per utterance, at most
 _AT_A_TIME = 4096  # utterances whose tokens are counted
+_LONG = 8  # characters of a sentence to look for; shorter ones occur in almost every corpus
 _FREQUENT = 20  # how many of the most frequent utterances are reported
 _CANDIDATES = 20_000  # texts held in memory while looking for them
 
@@ -46,12 +47,13 @@ def inspect_data(config: InspectOptions) -> str:
     """
     with atomic_directory(pathlib.Path(config.output_dir), config.overwrite) as folder:
         # Sets and vocabulary are read first, so that their errors appear before the corpus is read.
-        finders = []
-        for path in resolve_inputs(config.retrieval, "retrieval"):
-            finders.append(LeakFinder(str(path), read_retrieval_set(path).sentences))
-        for path in resolve_inputs(config.sts, "sts"):
+        sets = {p: read_retrieval_set(p).sentences for p in _resolve(config, "retrieval")}
+        for path in _resolve(config, "sts"):
             pairs = read_sts_set(path)
-            finders.append(LeakFinder(str(path), pairs.first + pairs.second))
+            sets[path] = pairs.first + pairs.second
+        wanted = {path: {_normalize(text): text for text in texts} for path, texts in sets.items()}
+        # Path of a set -> sentence of it, without case and punctuation -> where it was found.
+        leaks: dict[pathlib.Path, dict[str, tuple[str, str]]] = {path: {} for path in sets}
         found = Statistics(_make_token_counter(config.vocab) if config.vocab else None)
         bad_lines = config.count_bad_lines()
         dropped = collections.Counter(short_sessions=0, empty_utterances=0)
@@ -60,9 +62,10 @@ def inspect_data(config: InspectOptions) -> str:
                 dropped["short_sessions"] += 1
                 continue
             found.add(session)
-            for finder in finders:
-                for turn in session.turns:
-                    finder.add(session.session_id, turn.text)
+            for key, turn in ((_normalize(turn.text), turn) for turn in session.turns):
+                for path, sentences in wanted.items():
+                    if len(key) >= _LONG and key in sentences:
+                        leaks[path].setdefault(key, (turn.text, session.session_id))
         if not found.turns:
             raise InputError(
                 f"`input`={','.join(config.input)}: no session of at least {config.min_turns} "
@@ -70,26 +73,34 @@ def inspect_data(config: InspectOptions) -> str:
             )
         left_out = {**dropped, "bad_lines": bad_lines.count}
         figures = found.describe(config.max_sequence_length)
-        leaks = {finder.source: finder.finish() for finder in finders}
-
-        content = {"settings": config.to_dict(), "left_out": left_out, **figures, "leaks": leaks}
+        counts = {str(path): len(places) for path, places in leaks.items()}
+        content = {"settings": config.to_dict(), "left_out": left_out, **figures, "leaks": counts}
         text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
         (folder / "report.json").write_text(text, encoding="utf-8")
-        head = ("set", "similarity", "sentence", "utterance", "session")
-        rows = [head, *((name, *leak) for name, (_, some) in leaks.items() for leak in some)]
-        lines = ["\t".join(" ".join(str(cell).split()) for cell in row) for row in rows]
+        rows = [("set", "sentence", "utterance", "session")]
+        for path, places in leaks.items():
+            rows += [(str(path), wanted[path][key], *place) for key, place in places.items()]
+        lines = ["\t".join(" ".join(cell.split()) for cell in row) for row in rows]
         (folder / "leaks.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
         tables = _make_tables(left_out, figures)
         if leaks:
-            what = f"of {LONG}+ characters, in the corpus up to {NEAR:g} of the trigrams"
-            table: Table = [("set", f"sentences {what}", "leaks", "of them exact")]
-            for name, (count, some) in leaks.items():
-                exact = sum(leak[0] == 1.0 for leak in some)
-                table.append((short_path(name), f"{count:,}", f"{len(some):,}", f"{exact:,}"))
+            table: Table = [("set", f"sentences of {_LONG}+ characters", "of them in the corpus")]
+            for path, places in leaks.items():
+                count = sum(len(key) >= _LONG for key in wanted[path])
+                table.append((short_path(str(path)), f"{count:,}", f"{len(places):,}"))
             tables.append(table)
         page = render_page("The corpus", *map(render_table, tables))
         (folder / "report.html").write_text(page, encoding="utf-8")
     return "\n\n".join(align(table, text_columns=1) for table in tables)
+
+
+def _resolve(config: InspectOptions, name: str) -> list[pathlib.Path]:
+    return resolve_inputs(getattr(config, name), name)
+
+
+def _normalize(text: str) -> str:
+    """The text without case, spaces and punctuation."""
+    return re.sub(rf"[^\w{list_marks()}]+|_+", "", text.casefold())
 
 
 def _make_token_counter(vocab: str) -> CountTokens:
