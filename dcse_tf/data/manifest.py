@@ -21,6 +21,8 @@ from dcse_tf.input_files import UNREADABLE_ARRAY, plain_name, read_json_object
 FORMAT_VERSION = 5
 FILE_NAME = "manifest.json"
 SPLITS = ("train", "dev", "test")
+BLOCK_SESSIONS = 256
+_FRAME = 16  # bytes of a TFRecord besides its content: its length and two checksums
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,11 +43,8 @@ class Index:
 
 @dataclasses.dataclass(frozen=True)
 class Given:
-    """Counts of the candidates given for the last turns of a split's sessions.
-
-    Attributes:
-        negatives: number of negatives in all sessions.
-        most: the largest number of negatives in one session.
+    """Candidates given for the last turns of a split's sessions: the number of negatives, and the
+    most that one session has.
     """
 
     negatives: int
@@ -82,8 +81,7 @@ class Manifest:
         settings: the options of the job.
         found: what deserves attention: the number of tokens, without [CLS], [SEP] and a prefix, and
             of "unknown_tokens" among them; of "copies", sessions with the texts of an earlier one;
-            and of "held_out_copies", sessions of dev and test with the texts of one of train. Empty
-            if the corpus was prepared by a version that did not count them.
+            and of "held_out_copies", sessions of dev and test with the texts of one of train.
     """
 
     max_sequence_length: int
@@ -93,16 +91,6 @@ class Manifest:
     dropped: dict[str, int]
     settings: dict[str, Any]
     found: dict[str, int] = dataclasses.field(default_factory=dict)
-
-    @property
-    def source(self) -> dict[str, str]:
-        """What the train split is, recorded with what is made from it."""
-        train = self.splits["train"]
-        return {
-            "the corpus": self.corpus_fingerprint,
-            "the vocabulary": self.tokenizer_fingerprint,
-            "the train split": f"{train.sessions} sessions, {train.tokens} tokens",
-        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +102,7 @@ class Corpus:
 
 
 def write_manifest(folder: pathlib.Path, manifest: Manifest) -> None:
+    """Writes the manifest into the folder of its corpus."""
     content = {"format_version": FORMAT_VERSION, **dataclasses.asdict(manifest)}
     for split in content["splits"].values():
         if split["given"] is None:
@@ -139,49 +128,37 @@ def read_manifest(folder: pathlib.Path, tokenizer_fingerprint: str | None = None
         raise InputError(f"{path}: no such file; expected a folder that prepare_data wrote")
     content = read_json_object(path, "a manifest of prepare_data")
     try:
-        version = int(content.pop("format_version"))
-        manifest = _parse(content, path) if version == FORMAT_VERSION else None
+        if (version := int(content.pop("format_version"))) != FORMAT_VERSION:
+            raise InputError(
+                f"{path}: format version {version}, expected {FORMAT_VERSION}; run prepare_data"
+            )
+        splits = {}
+        for name, value in content["splits"].items():
+            value["shards"] = tuple(Shard(**shard) for shard in value["shards"])
+            value["index"] = Index(**value["index"])
+            if "given" in value:
+                value["given"].pop("scored", None)  # of versions that kept a teacher's scores
+                value["given"] = Given(**value["given"])
+            splits[name] = Split(**value)
+            for file in (*splits[name].shards, splits[name].index):
+                plain_name(file.name, path)
+        manifest = Manifest(**{**content, "splits": splits})
     except InputError:
         raise
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{path}: not a manifest of prepare_data: {error!r}") from error
-    if manifest is None:
-        raise InputError(
-            f"{path}: format version {version}, expected {FORMAT_VERSION}; run prepare_data"
-        )
-    _check_shards(folder, manifest)
+    for shard in (shard for split in splits.values() for shard in split.shards):
+        place = folder / shard.name
+        size = place.stat().st_size if place.is_file() else None
+        if size != shard.bytes:
+            found = "no such file" if size is None else f"{size} bytes"
+            raise InputError(f"{place}: {found}, expected {shard.bytes} bytes; run prepare_data")
     if tokenizer_fingerprint not in (None, manifest.tokenizer_fingerprint):
         raise InputError(
             f"{path}: the records were tokenised with another vocabulary, casing or prefix than "
             "the encoder's; run prepare_data with `vocab` set to the encoder"
         )
     return manifest
-
-
-def _parse(content: dict[str, Any], path: pathlib.Path) -> Manifest:
-    splits = {}
-    for name, value in content["splits"].items():
-        shards = tuple(Shard(**shard) for shard in value["shards"])
-        given = Given(**value["given"]) if "given" in value else None
-        index = Index(**value["index"])
-        splits[name] = Split(**{**value, "shards": shards, "index": index, "given": given})
-        for file_name in (*(shard.name for shard in shards), splits[name].index.name):
-            plain_name(file_name, path)
-    return Manifest(**{**content, "splits": splits})
-
-
-def _check_shards(folder: pathlib.Path, manifest: Manifest) -> None:
-    for split in manifest.splits.values():
-        for shard in split.shards:
-            path = folder / shard.name
-            size = path.stat().st_size if path.is_file() else None
-            if size != shard.bytes:
-                found = "no such file" if size is None else f"{size} bytes"
-                raise InputError(f"{path}: {found}, expected {shard.bytes} bytes; run prepare_data")
-
-
-BLOCK_SESSIONS = 256
-_FRAME = 16  # bytes of a TFRecord besides its content: its length and two checksums
 
 
 class Blocks(NamedTuple):
@@ -224,11 +201,8 @@ class BlockCounter:
 
 
 def write_blocks(path: pathlib.Path, rows: Sequence[Sequence[int]]) -> Index:
-    """Writes the index file, int64 `[blocks, 5]`; equal blocks give equal bytes.
-
-    Args:
-        path: the file.
-        rows: see `BlockCounter.rows`.
+    """Writes the index file, int64 `[blocks, 5]`, of `BlockCounter.rows`; equal blocks give equal
+    bytes.
     """
     content = io.BytesIO()
     table = np.array(rows, np.int64).reshape(-1, len(Blocks._fields))
@@ -245,15 +219,13 @@ def read_blocks(folder: pathlib.Path, split: Split) -> Blocks:
     """
     path = folder / split.index.name
     try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}; run prepare_data again") from error
-    if hash_bytes(content) != split.index.sha256:
-        raise InputError(f"{path}: its SHA-256 is not the manifest's; run prepare_data again")
-    try:
+        if hash_bytes(path.read_bytes()) != split.index.sha256:
+            raise InputError(f"{path}: its SHA-256 is not the manifest's; run prepare_data again")
         # Memory-mapped, so that a header that claims more than the file holds allocates nothing.
         table = np.load(path, mmap_mode="r", allow_pickle=False)
         blocks = Blocks(*np.array(table.astype(np.int64, casting="safe")).T)
+    except InputError:
+        raise
     except UNREADABLE_ARRAY as error:
         raise InputError(f"{path}: not an index of prepare_data: {error!r}") from error
     for name in ("sessions", "utterances"):
@@ -261,9 +233,10 @@ def read_blocks(folder: pathlib.Path, split: Split) -> Blocks:
         if found != said:
             raise InputError(f"{path}: {found} {name}, the manifest says {said}; run prepare_data")
     for number, shard in enumerate(split.shards):
-        ends = np.cumsum(blocks.bytes[blocks.shard == number])
-        begins = np.concatenate([[0], ends])
-        found = blocks.offset[blocks.shard == number]
-        if not np.array_equal(found, begins[:-1]) or begins[-1] != shard.bytes:
+        offsets, sizes = (
+            column[blocks.shard == number] for column in (blocks.offset, blocks.bytes)
+        )
+        ends = np.concatenate([[0], np.cumsum(sizes)])
+        if not np.array_equal(offsets, ends[:-1]) or ends[-1] != shard.bytes:
             raise InputError(f"{path}: does not fit {shard.name}; run prepare_data again")
     return blocks

@@ -76,8 +76,6 @@ class CorpusOptions(Options):
                 )
         if len(self.column_names()) < len(self.columns):
             self.refuse("columns", "one of them is given twice")
-        if {"session_id", "reply_to"} <= set(self.column_names()):
-            self.refuse("columns", "either session_id or reply_to says which turns belong together")
 
     def column_names(self) -> dict[str, str]:
         """A dict from the names in `columns` to the input's column names."""
@@ -184,8 +182,6 @@ class PrepareOptions(SplitOptions):
             self.refuse("lowercase", "`vocab` has its own casing; only with `vocab_size`")
         if self.spark_master and not self.vocab:
             self.refuse("spark_master", "train a vocabulary on one machine, and give `vocab`")
-        if self.spark_master and "reply_to" in self.column_names():
-            self.refuse("columns", "replies are connected on one machine")
         if self.spark_master and self.max_sessions:
             self.refuse("max_sessions", "not with `spark_master`, which reads all files at once")
 

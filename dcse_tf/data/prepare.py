@@ -135,8 +135,7 @@ class _TrainTexts:
 
     def __iter__(self) -> Iterator[str]:
         # Enforces the limit only; what is left out is reported when the records are written.
-        bad_lines = self.config.count_bad_lines(named=0)
-        find_split = Splitter(self.config)
+        bad_lines, find_split = self.config.count_bad_lines(named=0), Splitter(self.config)
         for raw in read_raw_sessions(self.config, bad_lines):
             if find_split(raw) == "train":
                 session = join_session(raw, self.config, collections.Counter())

@@ -277,31 +277,26 @@ def check_records(folder: pathlib.Path, manifest: Manifest) -> None:
 
 
 def count_records(path: str) -> int:
-    """Parses all records of a shard and returns how many there are.
-
-    Raises:
-        InputError: the shard is missing, or a record cannot be read. The message names both.
-    """
+    """Parses all records of a shard and returns how many there are; raises as `check_records`."""
     if not pathlib.Path(path).is_file():
         raise InputError(f"{path}: the file is gone; put it back, or run prepare_data again")
-    count = 0
+    count, reason = 0, ""
     try:
         for record in tf.data.TFRecordDataset(path):
             session, given = parse_session(record), parse_given(record)
             turns, negatives = session["token_ids"].nrows(), given["token_ids"].nrows()
             lengths = [len(session[name]) for name in ("utterances", "speakers")]
             if lengths != [turns, turns] or len(given["utterances"]) != negatives:
-                raise InputError(
-                    f"{path}: record {count + 1}: expected a fingerprint and a speaker per turn, "
-                    "and a fingerprint per candidate"
-                )
+                reason = "expected a fingerprint per turn and candidate, and a speaker per turn"
+                break
             count += 1
-    except (tf.errors.OpError, UnicodeDecodeError) as error:
-        # TensorFlow's message quotes the record. If that is not UTF-8, Python cannot decode the
-        # message and raises a UnicodeDecodeError in its place.
-        lines = getattr(error, "message", "").strip().splitlines()
-        reason = lines[0] if lines else "not a record of prepare_data"
+    except tf.errors.OpError as error:
+        reason = (error.message.strip().splitlines() or [type(error).__name__])[0]
+    except UnicodeDecodeError:
+        # TensorFlow's message quotes the record, which Python cannot decode if it is not UTF-8.
+        reason = "not a record of prepare_data"
+    if reason:
         raise InputError(
             f"{path}: record {count + 1} cannot be read: {reason}; run prepare_data again"
-        ) from error
+        )
     return count

@@ -22,10 +22,17 @@ def make_splitter(kind: str) -> Callable[[str], list[str]]:
             "characters": every character by itself, but Latin words and numbers as a whole. "auto":
             "jieba" for a text with a Chinese character, "words" for any other.
     """
+
+    def split_words(text: str) -> list[str]:
+        return _word().findall(text.casefold())
+
+    def split_chinese(text: str) -> list[str]:
+        return [word for word in _cut()(text.casefold()) if not word.isspace()]
+
     splitters: dict[str, Callable[[str], list[str]]] = {
-        "auto": lambda text: _jieba(text) if _HAN.search(text) else _words(text),
-        "words": _words,
-        "jieba": _jieba,
+        "auto": lambda text: (split_chinese if _HAN.search(text) else split_words)(text),
+        "words": split_words,
+        "jieba": split_chinese,
         "characters": lambda text: _CHARACTER.findall(text.casefold()),
     }
     return splitters[kind]
@@ -45,14 +52,6 @@ def list_marks() -> str:
 def _word() -> re.Pattern[str]:
     marks = list_marks()
     return re.compile(rf"\w[\w{marks}]*(?:['’]\w[\w{marks}]*)*")
-
-
-def _words(text: str) -> list[str]:
-    return _word().findall(text.casefold())
-
-
-def _jieba(text: str) -> list[str]:
-    return [word for word in _cut()(text.casefold()) if not word.isspace()]
 
 
 @functools.cache

@@ -274,10 +274,8 @@ REFUSED = [
     ({"columns": ("text:body",)}, "columns"),
     ({"format": "messages", "columns": ("time:at",)}, "columns"),
     ({"format": "table", "columns": ("text:a", "text:b")}, "columns"),
-    ({"format": "table", "columns": ("session_id:a", "reply_to:b")}, "columns"),
     ({"spark_master": "local[2]", "vocab": "", "vocab_size": 100}, "spark_master"),
     ({"spark_master": "local[2]", "max_sessions": 3}, "max_sessions"),
-    ({"spark_master": "local[2]", "format": "table", "columns": ("reply_to:b",)}, "columns"),
 ]
 
 

@@ -141,10 +141,9 @@ def test_a_row_that_cannot_be_used_is_bad(tmp_path, row):
     ("header", "columns", "named"),
     [
         ("session,role,text", (), "no column 'session_id'"),
-        ("session_id,role,text,text", (), "several columns 'text'"),
-        ("session_id,role,text", ("time:at",), "no column 'at' for time"),
-        ("session_id,role,text,id", ("id:id",), "no use 'id'"),
-        ("id,reply_to,role,text", (), "no column 'time'"),
+        ("session_id,role,text,text", (), "no single column 'text'"),
+        ("session_id,role,text", ("time:at",), "no column 'at' of turns for time"),
+        ("session_id,role,text,id", ("intents:id",), "column 'id' of turns for intents"),
         ("", (), "the columns are 1, 2, 3"),
     ],
 )
@@ -154,64 +153,11 @@ def test_a_header_without_the_columns_is_refused(tmp_path, header, columns, name
         read(path, columns=columns, limit=9)
 
 
-def test_tables_of_one_input_have_the_same_columns(tmp_path):
-    first = write_csv(tmp_path / "a.csv", "session_id,role,text,time", "1,a,x,1")
-    second = write_csv(tmp_path / "b.csv", "session_id,role,text", "1,b,y")
-    with pytest.raises(InputError, match=r"b\.csv: expected columns for .*time"):
-        read(first, second)
-
-
 def test_without_roles_speakers_alternate_if_asked(tmp_path):
     path = write_csv(tmp_path / "a.csv", "session_id,text", "1,hi", "1,ho")
     assert read(path, alternate_roles=True)[0] == {"1": [("", "hi"), ("", "ho")]}
     with pytest.raises(InputError, match="session '1' have no roles; `alternate_roles`"):
         read(path)
-
-
-REPLIES = ("id:tweet", "role:in", "time:at")
-
-
-def test_a_thread_is_all_rows_that_replies_connect(tmp_path):
-    """2 replies to 1, 3 and 4 to 2; 6 and 7 to 5, which is missing; 8 stands alone.
-
-    At time 5 a reply comes after what it replies to, whose row is below.
-    """
-    rows = [
-        "4,a,d,5,2.0",
-        "3,b,c,4,2",
-        "2,b,b,5,1",
-        "1,a,a,1,",
-        "7,b,g,9,5",
-        "6,b,f,8,5.0",
-        "8,a,h,2,",
-    ]
-    expected = {"1": ["a", "c", "b", "d"], "6": ["f", "g"], "8": ["h"]}
-    for _ in range(4):
-        path = write_csv(tmp_path / "a.csv", "tweet,in,text,at,reply_to", *rows)
-        assert texts(path, columns=REPLIES) == expected
-        random.Random(1).shuffle(rows)
-    ids, roles, said, times, above = zip(*(row.split(",") for row in rows))
-    columns = {
-        "tweet": list(map(int, ids)),
-        "in": [role == "a" for role in roles],
-        "text": said,
-        "at": list(map(int, times)),
-        "reply_to": [float(reply) if reply else None for reply in above],
-    }
-    assert texts(write_parquet(tmp_path / "a.parquet", columns), columns=REPLIES) == expected
-    chain = [f"{n},u,{n},7,{n - 1 or ''}" for n in range(500, 0, -1)]
-    path = write_csv(tmp_path / "a.csv", "tweet,in,text,at,reply_to", *chain)
-    assert texts(path, columns=REPLIES) == {"1": [str(n) for n in range(1, 501)]}
-
-
-@pytest.mark.parametrize(
-    ("rows", "problem"),
-    [(("1,a,x,1,", "1,b,y,2,"), "the id '1'"), (("1,a,x,1,2", "2,b,y,2,1"), "in a circle")],
-)
-def test_ids_of_replies_that_cannot_be_used_are_refused(tmp_path, rows, problem):
-    path = write_csv(tmp_path / "a.csv", "tweet,in,text,at,reply_to", *rows)
-    with pytest.raises(InputError, match=problem):
-        read(path, columns=REPLIES, limit=9)
 
 
 def test_parquet_with_a_turn_a_row(tmp_path):
@@ -285,7 +231,6 @@ def test_lines_and_arrays_of_messages_are_read(tmp_path, content):
         '{"dialog": ["hi", "ho"]}',
         '[["hi", "ho"], ["hi"]]',
         '["hi", "ho"]\n["hi"]',
-        "hi__eou__ho__eou__\nhi",
         '{"turns": [{"text": "hi"}, {"text": "ho"}]}',
     ],
 )

@@ -27,21 +27,6 @@ EXPECTED = {
         ],
         "7": [("customer", "Is the blue one back?"), ("agent", "Yes, since Monday")],
     },
-    # The two answers at 22:10 are one turn; 21 and 22 are of one second, and reply to 20.
-    "twcs.csv": {
-        "12": [
-            ("True", "@ParcelHelp my parcel is late"),
-            (
-                "False",
-                "@301 Sorry to hear it! Which order? @301 You can also write us a message. 2/2",
-            ),
-            ("True", "@ParcelHelp B-44, since Monday"),
-        ],
-        "21": [
-            ("True", "@ParcelHelp do you deliver on Sundays?"),
-            ("False", "@302 No, on Saturdays"),
-        ],
-    },
     "openai.jsonl": {
         "openai.jsonl-1": [("user", "What is in this picture?"), ("assistant", "A blue cup")],
         "openai.jsonl-2": [("user", "hi"), ("assistant", "hello")],
@@ -55,7 +40,6 @@ EXPECTED = {
         ]
     },
     "dailydialog.jsonl": {"dailydialog.jsonl-1": DAILY},
-    "dialogues_text.txt": {"dialogues_text.txt-1": DAILY},
     "zendesk.jsonl": {
         "501": [("9001", "My parcel is late"), ("42", "Which order is it?")],
         "502": [("9002", "I need an invoice"), ("42", "Sent just now")],

@@ -121,67 +121,62 @@ def read_groups(
     return candidates.group_candidates(read, path, bad_lines, **settings)
 
 
-register_format(
-    "session_tsv",
-    published.read_session_tsv,
-    help="{session_id}\\t{role}\\t{text} per line, the lines of a session together",
-)
+def _read_table(path: pathlib.Path, bad_lines: BadLines, *columns: Any) -> Iterator[RawSession]:
+    return table.read_tables([path], bad_lines, *columns)
+
+
 _LABELS = {"has_intents": True, "has_acts": True}
-register_format(
-    "jsonl",
-    messages.read_jsonl,
-    help='{"session_id", "turns": [{"role", "text"}]} per line, a turn may have "intents", "acts"',
-    **_LABELS,
-)
-register_format(
-    "table",
-    lambda path, bad_lines, *columns: table.read_tables([path], bad_lines, *columns),
-    help="CSV with any delimiter, or Parquet, with a turn a row: session_id, role, text and, if "
-    "rows are not in order, time; or id and reply_to instead of session_id; with `spark_master` "
-    "also Spark tables and ORC; `columns` if the columns have other names",
-    columns=(*table.NAMES, "turns", "intents", "acts"),
-    **_LABELS,
-)
-register_format(
-    "messages",
-    messages.read_messages,
-    help='{"messages": [{"role", "content"}]} or {"conversations": [{"from", "value"}]} per line, '
-    "in one JSON array or in Parquet; lists of texts; lines of texts that end in __eou__",
-    columns=tuple(messages.KEYS),
-    **_LABELS,
-)
-register_format("jddc", published.read_jddc, help="chat.txt of the JD corpus, 7 fields")
-register_format(
-    "mdc",
-    published.read_mdc,
-    help="{movie,restaurant,taxi}_all.tsv of the Microsoft Dialogue Corpus",
-    has_intents=True,
-)
-register_format(
-    "ecd",
-    candidates.read_ecd,
-    help="train.txt of the response-selection release of the E-commerce corpus",
-)
-register_format(
-    "dialoguecse", published.read_dialoguecse, help="train_data.txt of the paper's authors"
-)
-register_format(
-    "ubuntu",
-    candidates.read_ubuntu,
-    help="train.txt of the Ubuntu corpus for response selection, tab-separated",
-)
-register_format(
-    "chitchat",
-    published.read_chitchat,
-    help="dataset.json of the PyPI package chitchat-dataset",
-)
-register_format(
-    "sgd", published.read_sgd, help="dialogues_*.json of Schema-Guided Dialogue", **_LABELS
-)
-for _name, _kind in CANDIDATE_FORMATS.items():
-    register_format(
-        "candidates" if _name == "jsonl" else f"{_name}_candidates",
-        functools.partial(candidates.read_given_sessions, _kind.read),
-        help=f"{_kind.help}; sessions with their negatives",
+_LISTED = tuple(messages.KEYS)
+FORMATS |= {
+    "session_tsv": Format(
+        published.read_session_tsv,
+        "{session_id}\\t{role}\\t{text} per line, the lines of a session together",
+    ),
+    "jsonl": Format(
+        messages.read_jsonl,
+        '{"session_id", "turns": [{"role", "text"}]} per line, a turn may have "intents", "acts"',
+        **_LABELS,
+    ),
+    "table": Format(
+        _read_table,
+        "CSV with any delimiter, or Parquet, with a turn a row: session_id, role, text and, if "
+        "rows are not in order, time; with `spark_master` also Spark tables and ORC; `columns` if "
+        "the columns have other names",
+        columns=tuple(dict.fromkeys((*table.NAMES, *_LISTED))),
+        **_LABELS,
+    ),
+    "messages": Format(
+        messages.read_messages,
+        '{"messages": [{"role", "content"}]} or {"conversations": [{"from", "value"}]} per line, '
+        "in one JSON array or in Parquet; or lists of texts",
+        columns=_LISTED,
+        **_LABELS,
+    ),
+    "jddc": Format(published.read_jddc, "chat.txt of the JD corpus, 7 fields"),
+    "mdc": Format(
+        published.read_mdc,
+        "{movie,restaurant,taxi}_all.tsv of the Microsoft Dialogue Corpus",
+        has_intents=True,
+    ),
+    "ecd": Format(
+        candidates.read_ecd,
+        "train.txt of the response-selection release of the E-commerce corpus",
+    ),
+    "dialoguecse": Format(published.read_dialoguecse, "train_data.txt of the paper's authors"),
+    "ubuntu": Format(
+        candidates.read_ubuntu,
+        "train.txt of the Ubuntu corpus for response selection, tab-separated",
+    ),
+    "chitchat": Format(
+        published.read_chitchat, "dataset.json of the PyPI package chitchat-dataset"
+    ),
+    "sgd": Format(published.read_sgd, "dialogues_*.json of Schema-Guided Dialogue", **_LABELS),
+}
+FORMATS |= {
+    "candidates" if name == "jsonl" else f"{name}_candidates": Format(
+        functools.partial(candidates.read_given_sessions, kind.read),
+        f"{kind.help}; sessions with their negatives",
         has_candidates=True,
     )
+    for name, kind in CANDIDATE_FORMATS.items()
+}

@@ -6,7 +6,7 @@ A dialogue is an object with a list of messages:
     {"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello"}]}
 
 or a list alone. The file has a dialogue a line, or is one JSON array of them, or is Parquet with a
-dialogue a row. A list of texts has no roles; nor has a line of text with "__eou__" after each turn.
+dialogue a row. A list of texts has no roles.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from dcse_tf.data.dialogue import Utterance
 from dcse_tf.data.formats.reading import convert, get_field, read_json_lines, read_members
 from dcse_tf.errors import InputError, require
-from dcse_tf.input_files import UNREADABLE, BadLines, open_text, parse_json, read_lines
+from dcse_tf.input_files import UNREADABLE, BadLines, open_text, parse_json
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -37,7 +37,6 @@ AS_THEY_ARE: Mapping[str, str] = MappingProxyType({})
 _OWN = {name: name for name in KEYS}
 # Roles in which nobody speaks: instructions to a model, and what programs answer to its calls.
 _SILENT = {"system", "developer", "tool", "function", "function_call", "observation"}
-_TURN_END = "__eou__"
 _HEAD = 1 << 20  # characters
 _ROWS = 1024  # of Parquet, read at a time
 _BUFFER = 1 << 20  # bytes of a column read at a time; without it, its whole row group is read
@@ -77,10 +76,6 @@ def read_messages(
     if head.startswith("[") and not _is_line_of_several(head):
         elements = read_members(path, bad_lines, array=True)
         values: Iterable[tuple[int, Any]] = ((number, value) for number, (_, value) in elements)
-        return convert(values, parse, path, bad_lines)
-    if not head.startswith(("[", "{")) and _TURN_END in head:
-        lines = read_lines(path, bad_lines)
-        values = ((n, [t for t in line.split(_TURN_END) if t.strip()]) for n, line in lines)
         return convert(values, parse, path, bad_lines)
     return read_json_lines(path, bad_lines, parse)
 

@@ -63,8 +63,8 @@ def convert(
     path: pathlib.Path,
     bad_lines: BadLines,
 ) -> Iterator[R]:
-    """Yields what `parse` makes of each (number, value); where it raises ValueError, the line with
-    that number is bad, for the error's reason.
+    """Yields `parse(number, value)` of each; if it raises ValueError, that line is bad, which says
+    why.
     """
     for number, value in values:
         try:
