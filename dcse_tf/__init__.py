@@ -57,7 +57,7 @@ _MODULES = {
     "Reranker": "dcse_tf.reranker.reranker",
     "SentenceEncoder": "dcse_tf.encoder.sentence_encoder",
     "register_baseline": "dcse_tf.baselines.registry",
-    "register_export": "dcse_tf.exporting.formats",
+    "register_export": "dcse_tf.exporting.export_formats",
     "register_format": "dcse_tf.data.formats",
     "register_task": "dcse_tf.tasks",
 }

@@ -89,27 +89,9 @@ def _build_graph(
     if options.prefix:
         vocabulary = vocabulary.with_prefix(options.prefix)
     vocabulary.require_room(length)
-
-    read = _read_projection if options.projection else _read_pooling
-    pooling, layer, fingerprint = read(folder, options, config["hidden_size"])
+    pooling, layer, fingerprint = _read_pooling(folder, options, config["hidden_size"])
     matching = read_matching(folder)
     return EncoderGraph(bert, vocabulary, length, pooling, layer, matching, folder, fingerprint)
-
-
-def _read_projection(
-    folder: pathlib.Path, options: EncoderOptions, dim: int
-) -> tuple[str, keras.layers.Layer | None, str]:
-    """Like `_read_pooling`, with a projection head as the layer."""
-    side = options.projection
-    heads = {} if is_baseline(folder) else read_heads(folder)
-    if not heads:
-        raise InputError(
-            f"`projection`={side}: {folder} has no projection heads; expected the run of a "
-            "training with `projection_dim`"
-        )
-    if options.pooling == "cls":
-        raise InputError(f"`pooling`=cls: the heads of {folder} were trained with `pooling`=mean")
-    return "mean", AffineMaps(heads[side], name=f"{side}_head"), _hash_maps(heads[side])
 
 
 def _read_pooling(
@@ -119,39 +101,46 @@ def _read_pooling(
 
     Args:
         folder: the checkpoint.
-        options: the pooling that the user asks for; by default the checkpoint's own.
+        options: the pooling or the head that the user asks for; by default the checkpoint's own.
         dim: dimensions of its token embeddings.
     """
-    asked = options.pooling
-    if is_baseline(folder):
-        baseline = read_baseline(folder)
+    baseline = read_baseline(folder) if is_baseline(folder) else None
+    modules = None if baseline else read_modules(folder)
+    pooling, maps, made = "", (), f"{folder} was made for"
+    if side := options.projection:
+        heads = {} if baseline else read_heads(folder)
+        if not heads:
+            raise InputError(
+                f"`projection`={side}: {folder} has no projection heads; expected the run of a "
+                "training with `projection_dim`"
+            )
+        pooling, maps = "mean", heads[side]
+    elif baseline:
         assert baseline.pooling
-        _require_pooling(asked, baseline.pooling, f"{folder} was fitted to embeddings with")
-        fingerprint = hash_arrays(baseline.fitted.tensors, baseline.fitted.facts)
-        return baseline.pooling, baseline.make(dim), fingerprint
+        pooling = baseline.pooling
+    elif modules:
+        if modules.unit_norm:
+            logging.info(
+                "%s scales its embeddings to unit length (Normalize); here they keep their "
+                "length, export has `unit_norm`",
+                folder,
+            )
+        if not modules.maps:
+            return options.pooling or modules.pooling, None, ""
+        pooling, maps = modules.pooling, modules.maps
 
-    modules = read_modules(folder)
-    if modules is None:
-        return asked or "mean", None, ""
-    if modules.unit_norm:
-        logging.info(
-            "%s scales its embeddings to unit length (Normalize); here they keep their length, "
-            "export has `unit_norm`",
-            folder,
-        )
-    if not modules.maps:
-        return asked or modules.pooling, None, ""
-    _require_pooling(asked, modules.pooling, f"{folder} has a Dense module for")
-    for step in modules.maps:
+    # What was fitted or trained behind one pooling has no meaning behind another.
+    if pooling and options.pooling not in ("", pooling):
+        raise InputError(f"`pooling`={options.pooling}: {made} `pooling`={pooling}")
+    if baseline:
+        fingerprint = hash_arrays(baseline.fitted.tensors, baseline.fitted.facts)
+        return pooling, baseline.make(dim), fingerprint
+    for step in maps:
         if len(step.matrix) != dim:
             raise InputError(f"{folder}: a Dense module of {len(step.matrix)}, expected {dim}")
         dim = step.matrix.shape[1]
-    return modules.pooling, AffineMaps(modules.maps, name="dense"), _hash_maps(modules.maps)
-
-
-def _require_pooling(asked: str, pooling: str, why: str) -> None:
-    if asked not in ("", pooling):
-        raise InputError(f"`pooling`={asked}: {why} `pooling`={pooling}")
+    layer = AffineMaps(maps, name=f"{side}_head" if side else "dense") if maps else None
+    return pooling or options.pooling or "mean", layer, _hash_maps(maps) if maps else ""
 
 
 def _hash_maps(maps: Sequence[AffineMap]) -> str:
@@ -162,26 +151,3 @@ def _hash_maps(maps: Sequence[AffineMap]) -> str:
     }
     rectified = [place for place, step in enumerate(maps) if step.relu]
     return hash_arrays(arrays, {"relu": rectified} if rectified else {})
-
-
-def truncate(encoder: EncoderGraph, dim: int) -> None:
-    """Truncates an encoder's embeddings to the first `dim` dimensions, by one more affine map.
-
-    Raises:
-        InputError: embeddings have fewer dimensions, or their postprocessing is not affine.
-    """
-    assert encoder.source
-    layer = encoder.postprocessing
-    if layer is not None and not isinstance(layer, AffineMaps):
-        raise InputError(f"`truncate_dim`={dim}: {encoder.source} is a {layer.name}, kept whole")
-    maps = layer.maps if layer else ()
-    full = maps[-1].matrix.shape[1] if maps else read_config(encoder.source)["hidden_size"]
-    if dim > full:
-        raise InputError(f"`truncate_dim`={dim}: {encoder.source} has only {full} dimensions")
-    if dim == full:
-        return
-    first = AffineMap(
-        np.zeros(full, np.float32), np.eye(full, dim, dtype=np.float32), np.zeros(dim, np.float32)
-    )
-    encoder.postprocessing = AffineMaps((*maps, first), name=f"first_{dim}_dimensions")
-    encoder.postprocessing_fingerprint += f" truncate_dim={dim}"

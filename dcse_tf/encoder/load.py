@@ -3,6 +3,7 @@
 TensorFlow, and the baselines, are imported only for the models that need them.
 """
 
+import functools
 import pathlib
 
 from dcse_tf.bert.checkpoints import resolve_checkpoint
@@ -44,15 +45,11 @@ def load_backend(options: ModelOptions, option: str = "model") -> Backend:
     if is_static(folder):
         _refuse_settings(options)
         return load_static(folder)
-    baseline = read_baseline(folder) if is_baseline(folder) else None
-    if baseline and baseline.spec.make_encode:
+    if is_baseline(folder) and (baseline := read_baseline(folder)).spec.make_encode:
         _refuse_settings(options)
-        fitted = baseline.fitted
-        return FunctionBackend(
-            baseline.make(),
-            lambda: hash_arrays(fitted.tensors, fitted.facts),
-            options.batch_tokens,
-        )
+        tensors, facts = baseline.fitted.tensors, baseline.fitted.facts
+        hash_fitted = functools.partial(hash_arrays, tensors, facts)
+        return FunctionBackend(baseline.make(), hash_fitted, options.batch_tokens)
     with name_missing_tensorflow(f"`{option}`={options.model}: a checkpoint"):
         from dcse_tf.encoder.checkpoint import load_checkpoint
     return load_checkpoint(folder, options)

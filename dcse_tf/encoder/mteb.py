@@ -11,9 +11,7 @@ class MtebEncoder:
 
     Args:
         encode: maps sentences to float32 `[n, dim]`; takes the argument show_progress.
-        name: the model's name, for the results.
-        fingerprint: the model's fingerprint, used as its revision: MTEB stores results by name and
-            revision.
+        name, fingerprint: under which MTEB stores results, as name and revision.
         dim: length of an embedding.
     """
 
@@ -26,11 +24,8 @@ class MtebEncoder:
     def encode(self, inputs: Iterable[dict[str, Any]], **kwargs: Any) -> np.ndarray:
         """Embeds the texts of batches; float32 `[texts, dim]`.
 
-        Args:
-            inputs: batches, each with its list of texts under "text".
-            kwargs: MTEB's settings. show_progress_bar is used. Those that select a prompt are
-                ignored, because encoders here are trained without prompts, and so is batch_size:
-                the sentences of all batches are sorted by length and batched again.
+        Of MTEB's settings, show_progress_bar is used. Encoders here are trained without prompts,
+        and the texts of all batches are sorted by length and batched again.
         """
         texts = [text for batch in inputs for text in batch["text"]]
         return self._encode(texts, show_progress=bool(kwargs.get("show_progress_bar", False)))

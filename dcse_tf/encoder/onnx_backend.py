@@ -22,7 +22,7 @@ INPUTS, OUTPUT = ("input_ids", "attention_mask"), "embeddings"
 # The settings of an export, and its fingerprint.
 SETTINGS_FILE = "dcse_tf.json"
 # Settings that an encoder's export names where they are not the default.
-OF_EXPORT = ("unit_norm", "projection", "truncate_dim")
+OF_EXPORT = ("unit_norm", "projection")
 # Fusing a layer norm with the sum before it was slower on the CPUs tried. It affects only int8
 # models: in float32 ones the fusion does not apply anyway.
 _LEFT_OUT = ["SkipLayerNormFusion"]
@@ -38,13 +38,11 @@ class OnnxFile:
 
     Args:
         folder: the export's folder.
-        inputs: names of the model's inputs, int64 arrays.
-        output: name of its output.
+        inputs, output: names of the model's inputs, int64 arrays, and of its output.
         kind: the kind of model expected, for messages, such as "an encoder".
 
     Raises:
-        InputError: onnxruntime is not installed; the model is damaged; or it has other inputs or
-            outputs.
+        InputError: onnxruntime is not installed, or the model is damaged or another.
     """
 
     def __init__(self, folder: pathlib.Path, inputs: Sequence[str], output: str, kind: str):

@@ -75,14 +75,25 @@ class EightBitGraph(Graph):
         """See `Graph`; float32. What is computed once per text, not per token, is not quantized."""
         if not name.startswith("encoder."):
             return super().multiply(x, kernel, name)
-        loud = _find_loud(self._magnitudes[name]) if name in self._magnitudes else None
+        # In every trained BERT a few channels are far louder than the others, and would leave them
+        # only a few steps. They are divided by a factor, and the kernel's rows multiplied by it.
+        loud = None
+        if name in self._magnitudes:
+            usual = max(float(np.median(self._magnitudes[name])), _SMALLEST)
+            loud = np.maximum(self._magnitudes[name] / usual, 1).astype(np.float32)
+            loud = loud ** np.float32(_EXPONENT)
         if x not in self._rows:
             self._rows[x] = self._quantize_rows(x, loud)
         rows, zero, row_scale = self._rows[x]
         weights, scale = quantize_kernel(kernel if loud is None else kernel * loud[:, None])
         product = self.add("MatMulInteger", rows, self.constant(weights, name), zero)
         product = self.add("Cast", product, to=TensorProto.FLOAT)
-        product = self.add("Mul", product, self._scale_columns(scale))
+        # The columns' scales, times a 1 that onnxruntime cannot know beforehand: in this form it
+        # computes product, cast and scaling in one operation.
+        if not self._one:
+            tokens = self.add("Shape", self.inputs[0], start=1, end=2)
+            self._one = self.add("Sign", self.add("Cast", tokens, to=TensorProto.FLOAT))
+        product = self.add("Mul", product, self.add("Mul", self._one, self.constant(scale)))
         return self.add("Mul", product, row_scale)
 
     def look_up(self, table: np.ndarray, ids: str, name: str) -> str:
@@ -98,7 +109,7 @@ class EightBitGraph(Graph):
         and the scale of each row, float32 `[..., 1]`.
         """
         last = self.constant([-1])
-        if self._is_gelu(x):
+        if any(node.op_type == "Gelu" and x in node.output for node in self.nodes):
             zero, least = _GELU_ZERO, _GELU_MINIMUM * (_BYTE - _GELU_ZERO) / _GELU_ZERO
             top = self.add("ReduceMax", x, last, keepdims=1)
         else:
@@ -112,20 +123,6 @@ class EightBitGraph(Graph):
         nothing = self.constant(np.array(zero, np.uint8))
         divided = self.add("Div", x, scale)
         return self.add("QuantizeLinear", divided, self.constant(1.0), nothing), nothing, scale
-
-    def _scale_columns(self, scale: np.ndarray) -> str:
-        """The scales of a kernel's columns, times a 1 that onnxruntime cannot know beforehand.
-
-        In this form it computes product, cast and scaling in one operation, as it does where all
-        activations have one scale.
-        """
-        if not self._one:
-            tokens = self.add("Shape", self.inputs[0], start=1, end=2)
-            self._one = self.add("Sign", self.add("Cast", tokens, to=TensorProto.FLOAT))
-        return self.add("Mul", self._one, self.constant(scale))
-
-    def _is_gelu(self, x: str) -> bool:
-        return any(node.op_type == "Gelu" and x in node.output for node in self.nodes)
 
 
 def quantize(
@@ -145,16 +142,6 @@ def quantize(
     small = build(make_graph=functools.partial(EightBitGraph, magnitudes=magnitudes))
     onnx.checker.check_model(small)
     return small
-
-
-def _find_loud(magnitudes: np.ndarray) -> np.ndarray:
-    """The factors by which channels are divided before they are quantized, float32 `[k]`.
-
-    In every trained BERT a few channels are far louder than the others, and would leave them only a
-    few steps. The kernel's rows are multiplied by the same factors.
-    """
-    usual = max(float(np.median(magnitudes)), _SMALLEST)
-    return np.maximum(magnitudes / usual, 1).astype(np.float32) ** np.float32(_EXPONENT)
 
 
 def measure_magnitudes(
@@ -191,27 +178,18 @@ def measure_magnitudes(
     )
     words = next(w.dims[0] for w in model.graph.initializer if w.name == "embeddings.words")
     totals: dict[str, Any] = dict.fromkeys(wanted, 0.0)
-    tokens = 0
-    for inputs in _draw_inputs([value.name for value in model.graph.input], words, ends, longest):
+    tokens, rng = 0, np.random.default_rng(0)
+    for length in sorted({min(length, longest) for length in _LENGTHS}):
+        ids = rng.integers(0, words, (_SEQUENCES, length))
+        ids[:, 0], ids[:, -1] = ends
+        # The second half of each sequence has segment and speaker 1.
+        later = np.broadcast_to(np.arange(length) >= length // 2, ids.shape).astype(np.int64)
+        inputs = dict.fromkeys((value.name for value in model.graph.input), later)
+        inputs |= {"input_ids": ids, "attention_mask": np.ones_like(ids)}
         for name, value in zip(wanted, session.run(wanted, inputs), strict=True):
             totals[name] += np.square(value, dtype=np.float64).sum((0, 1))
-        tokens += inputs["input_ids"].size
+        tokens += ids.size
     return {
         kernel: np.sqrt(totals[source] / tokens).astype(np.float32)
         for kernel, source in sources.items()
     }
-
-
-def _draw_inputs(
-    names: Sequence[str], words: int, ends: tuple[int, int], longest: int
-) -> list[dict[str, np.ndarray]]:
-    """Batches of random tokens; the second half of each sequence has segment and speaker 1."""
-    rng = np.random.default_rng(0)
-    batches = []
-    for length in sorted({min(length, longest) for length in _LENGTHS}):
-        ids = rng.integers(0, words, (_SEQUENCES, length))
-        ids[:, 0], ids[:, -1] = ends
-        later = np.broadcast_to(np.arange(length) >= length // 2, ids.shape).astype(np.int64)
-        batches.append(dict.fromkeys(names, later))
-        batches[-1] |= {"input_ids": ids, "attention_mask": np.ones_like(ids)}
-    return batches

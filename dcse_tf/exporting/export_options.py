@@ -3,7 +3,7 @@
 import dataclasses
 
 from dcse_tf.bert.options import EncoderOptions
-from dcse_tf.exporting.formats import FORMATS
+from dcse_tf.exporting.export_formats import FORMATS
 from dcse_tf.options import OptionError, option
 
 
@@ -27,13 +27,6 @@ class ExportOptions(EncoderOptions):
     format: str = option("saved_model", "The form to write.", choices=FORMATS)
     unit_norm: bool = option(
         False, "Scale embeddings to length 1, so that their dot product is the cosine."
-    )
-    truncate_dim: int = option(
-        0,
-        "Keep only this many dimensions of each embedding, see embed; with `format`=static "
-        "use `static_dim`. 0: all.",
-        minimum=1,
-        or_zero=True,
     )
     versioned: bool = option(
         False,
@@ -72,7 +65,5 @@ class ExportOptions(EncoderOptions):
             for name in ("data_dir", "static_dim", "static_sentences"):
                 if self.is_given(name):
                     self.refuse(name, "only with `format`=static")
-        elif self.truncate_dim:
-            self.refuse("truncate_dim", "with `format`=static give `static_dim`")
         elif not self.data_dir:
             raise OptionError("`format`=static is fitted to utterances: give `data_dir`")

@@ -2,11 +2,11 @@
 
 import pathlib
 
-from dcse_tf.encoder.checkpoint import load_graph, truncate
+from dcse_tf.encoder.checkpoint import load_graph
 from dcse_tf.encoder.load import find_folder
 from dcse_tf.errors import InputError
+from dcse_tf.exporting.export_formats import ExportFormat, find_format
 from dcse_tf.exporting.export_options import ExportOptions
-from dcse_tf.exporting.formats import ExportFormat, find_format
 from dcse_tf.exporting.model_card import describe_encoder, describe_reranker, write_model_card
 from dcse_tf.files import atomic_directory, atomic_version, complete_path
 from dcse_tf.reading.reranker_files import is_reranker
@@ -43,8 +43,6 @@ def _export_encoder(config: ExportOptions, form: ExportFormat, folder: pathlib.P
     if form.write_encoder is None:
         raise InputError(f"`format`={form.name}: `run_dir`={config.run_dir} is an encoder")
     encoder = load_graph(config.run_dir, "run_dir", config)
-    if config.truncate_dim:
-        truncate(encoder, config.truncate_dim)
     facts = describe_encoder(encoder, config) | form.write_encoder(folder, encoder, config)
     prefix = encoder.vocabulary.prefix
     usage = form.usage.replace("LENGTH", str(encoder.max_sequence_length))
@@ -67,6 +65,4 @@ def _export_reranker(config: ExportOptions, form: ExportFormat, folder: pathlib.
 
 
 # What a re-ranker, which gives no embeddings, has no use for.
-_OF_ENCODERS = (
-    *("unit_norm", "truncate_dim", "pooling", "projection", "prefix", "max_sequence_length"),
-)
+_OF_ENCODERS = (*("unit_norm", "pooling", "projection", "prefix", "max_sequence_length"),)

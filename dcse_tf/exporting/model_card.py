@@ -1,7 +1,6 @@
 """Writes an export's model card; the layout is in templates/model_card.md.j2."""
 
 import contextlib
-import dataclasses
 import importlib.metadata
 import os
 import pathlib
@@ -29,7 +28,6 @@ from dcse_tf.tasks.options import TrainOptions
 # Files of a run directory, and in its encoder's folder, see `dcse_tf.training`.
 _CONFIG_FILE, _CORPUS_FILE = "config.json", "corpus.json"
 _KEPT_FILE, _MERGE_FILE = "training.json", "merge.json"
-_UNIDIRECTIONAL, _BIDIRECTIONAL = "turns before the response", "turns before and after it"
 
 
 def write_model_card(
@@ -78,7 +76,7 @@ def write_model_card(
         usage=usage,
         facts=facts,
         training=training if trained else {},
-        scores=[*_list_dev_scores(kept), *_list_scores(config)],
+        scores=list(_list_scores(config, kept)),
         versions=", ".join(" ".join(version) for version in list_versions().items()),
     )
     path.write_text(text.rstrip() + "\n", encoding="utf-8")
@@ -152,36 +150,23 @@ def _describe_training(kept: Mapping[str, Any], settings: Mapping[str, Any]) -> 
     return facts
 
 
-@dataclasses.dataclass(frozen=True)
-class Score:
-    """A score in percent, with its 95% interval, chance level and kind of context where known."""
-
-    name: str
-    source: str
-    value: float
-    interval: tuple[float, float] | None = None
-    chance: float | None = None
-    context: str = ""
-
-
-def _list_dev_scores(kept: Mapping[str, Any]) -> Iterator[Score]:
+def _list_scores(config: ExportOptions, kept: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Of each score its name, set, value, 95% interval, chance level and kind of context."""
     for name, value in kept.get("scores", {}).items():
-        yield Score(name, "dev split", value, context=_tell_context(name))
-
-
-def _list_scores(config: ExportOptions) -> Iterator[Score]:
+        yield name, "dev split", f"{value:.2f}", "", "", _tell_context(name)
     for file in config.results:
         model, results, _ = read_json(pathlib.Path(file))
         if os.path.abspath(model) != os.path.abspath(config.run_dir):
             logging.warning("%s: scores of `model`=%s, not of %s", file, model, config.run_dir)
         for result in results:
             for name in score_names(result.items):
-                yield Score(
+                limits, chance = result.intervals.get(name), result.scores.get(f"chance_{name}")
+                yield (
                     name,
                     short_path(result.source),
-                    result.scores[name],
-                    result.intervals.get(name),
-                    result.scores.get(f"chance_{name}"),
+                    f"{result.scores[name]:.2f}",
+                    f"{limits[0]:.2f} to {limits[1]:.2f}" if limits else "",
+                    "" if chance is None else f"{chance:.2f}",
                     _tell_context(name),
                 )
 
@@ -190,7 +175,7 @@ def _tell_context(name: str) -> str:
     """Which turns the context of a score of response selection holds, by its name."""
     if not re.search(r"_(r\d+|mrr|map)\b|_r\d+_of", name):
         return ""
-    return _BIDIRECTIONAL if "bidirectional" in name else _UNIDIRECTIONAL
+    return f"turns before {'and after it' if 'bidirectional' in name else 'the response'}"
 
 
 def list_versions() -> dict[str, str]:

@@ -72,7 +72,6 @@ def write_encoder(
         "pooling": encoder.pooling,
         "unit_norm": options.unit_norm,
         "projection": options.projection,
-        "truncate_dim": options.truncate_dim,
     }
     true = GraphBackend(encoder)
 

@@ -14,17 +14,11 @@ _QUESTION, _LONG = "Where is my parcel?", "It left our store today . " * 200
 SENTENCES = [
     *("", " \t", _QUESTION, "ok", "No.", "thanks!", "12345", "?", "the the the the"),
     *("我的包裹在哪里？", "Café, ÉCOLE: ﬁ ß 🙂\u200b\u0007", "a" * 300, _LONG, "好的。" * 200),
+    *("Où est mon colis ? Ça fait déjà 2 semaines...", "а когда доставка? " * 40),
+    *("أين طلبي؟", "¿Dónde está mi pedido?", "荷物はいつ届きますか。", "मेरा पार्सल कहाँ है?"),
     "I was charged twice for the same order, 1023-88, on May 4th. Please check, and pay one back.",
-    "Où est mon colis ? Ça fait déjà 2 semaines...",
-    "а когда доставка? " * 40,
     "how do i change my password, the link in the mail does not work " * 8,
-    *("أين طلبي؟", "¿Dónde está mi pedido?", "荷物はいつ届きますか。", "내 소포는 어디에 있나요?"),
-    *(
-        "मेरा पार्सल कहाँ है?",
-        "收到的杯子是坏的，我要退货退款。" * 12,
-        "SEND ME AN AGENT NOW",
-        _QUESTION,
-    ),
+    *("收到的杯子是坏的，我要退货退款。" * 12, "SEND ME AN AGENT NOW", _QUESTION),
 ]
 CONTEXTS = [
     [_QUESTION, "It left our store today.", "我的包裹在哪里？"],

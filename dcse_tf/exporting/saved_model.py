@@ -1,13 +1,14 @@
 """Exports encoders and re-rankers as SavedModels, and checks them in a fresh process."""
 
-import dataclasses
+import functools
 import json
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -35,12 +36,6 @@ from dcse_tf.reranker.scorers import RerankerFolder
 TOLERANCE, SCORE_TOLERANCE = 1e-5, 1e-4
 _NO_LIMIT = 2**31 - 1
 _PROGRAM = pathlib.Path(__file__).with_name("fresh_process.py")
-
-
-class Served(Protocol):
-    """A tf.Module that can be saved; `functions` maps signature names to functions."""
-
-    functions: dict[str, Any]
 
 
 class ServedEncoder(tf.Module):
@@ -217,16 +212,9 @@ def _list_texts(
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Request:
-    """A request to a signature, with the expected answer.
-
-    Attributes:
-        signature: the signature's name.
-        inputs: name -> array; strings are an array of str objects.
-        output: the name of the output to compare.
-        answer: the expected output, computed by the model itself, float32.
-        tolerance: the largest absolute difference from `answer` that is accepted.
+class Request(NamedTuple):
+    """A request to a signature: its inputs by name, where strings are an array of str objects; and
+    of its one output the name, what the model itself computes, float32, and how far it may be.
     """
 
     signature: str
@@ -234,11 +222,6 @@ class Request:
     output: str
     answer: np.ndarray
     tolerance: float
-
-    def cut(self, rows: slice) -> "Request":
-        """Some of its rows."""
-        inputs = {name: array[rows] for name, array in self.inputs.items()}
-        return dataclasses.replace(self, inputs=inputs, answer=self.answer[rows])
 
 
 _DIALOGUE_INPUTS = {
@@ -252,35 +235,18 @@ def make_encoder_requests(graph: EncoderGraph, unit_norm: bool) -> list[Request]
 
     The answers come from the code that evaluation uses, not from the exported graphs.
     """
-    backend = GraphBackend(graph)
-    embeddings = _scale(backend.embed_texts(SENTENCES)[0], unit_norm)
-
-    # How far the answers may be, if embeddings before postprocessing are TOLERANCE off: it can
-    # magnify differences, as whitening does, which scales up directions that hardly vary.
-    pooled = graph.pool_plainly(graph.tokenize(tf.constant(SENTENCES)).to_tensor()).numpy()
-    step = TOLERANCE * max(1.0, float(np.abs(pooled).max()))
-    tolerance = TOLERANCE if unit_norm else step
-    if graph.postprocessing:
-        signs = np.random.default_rng(0).choice([-1, 1], pooled.shape)
-        before, after = (
-            _scale(graph.postprocess(tf.constant(x, tf.float32)).numpy(), unit_norm)
-            for x in (pooled, pooled + step * signs)
-        )
-        tolerance = max(TOLERANCE, float(np.abs(after - before).max()))
-
+    encoder = SentenceEncoder(GraphBackend(graph))
+    embeddings = encoder.encode(SENTENCES, show_progress=False, normalize_embeddings=unit_norm)
+    # Postprocessing can magnify differences, as whitening does, which scales up directions that
+    # hardly vary.
+    tolerance = TOLERANCE * (100 if graph.postprocessing else 1)
+    tolerance *= max(1.0, float(np.abs(embeddings).max()))
     texts = {"sentences": np.array(SENTENCES, object)}
     requests = [Request(EMBED, texts, "embeddings", embeddings, tolerance)]
-    if match := SentenceEncoder(backend).match:
-        answer = match(CONTEXTS, CANDIDATES)
+    if encoder.match:
+        answer = encoder.match(CONTEXTS, CANDIDATES)
         requests.append(Request(MATCH, _DIALOGUE_INPUTS, "similarities", answer, TOLERANCE))
     return requests
-
-
-def _scale(embeddings: np.ndarray, unit_norm: bool) -> np.ndarray:
-    if not unit_norm:
-        return embeddings
-    lengths = np.linalg.norm(embeddings.astype(np.float64), axis=1, keepdims=True)
-    return (embeddings / np.maximum(lengths, 1e-12)).astype(np.float32)
 
 
 def make_reranker_requests(folder: RerankerFolder) -> list[Request]:
@@ -314,12 +280,9 @@ def write_encoder(
         "sha256": hash_files(encoder.source),
         "fingerprint": export_fingerprint(encoder, options.unit_norm),
     }
-    _save(folder, ServedEncoder(encoder, options.unit_norm), options.to_dict() | settings)
-    # Both sides of the comparison run on the CPU: this process holds the GPU's memory, and a GPU
-    # rounds differently.
-    with tf.device("CPU:0"), no_warnings():
-        requests = make_encoder_requests(encoder, options.unit_norm)
-    return verify(folder, requests)
+    served = ServedEncoder(encoder, options.unit_norm)
+    make = functools.partial(make_encoder_requests, encoder, options.unit_norm)
+    return _save_and_verify(folder, served, options.to_dict() | settings, make)
 
 
 def export_fingerprint(encoder: EncoderGraph, unit_norm: bool) -> str:
@@ -332,18 +295,18 @@ def write_reranker(
     folder: pathlib.Path, model: RerankerFolder, options: ExportOptions
 ) -> dict[str, str]:
     """Writes and checks a re-ranker, see `ServedReranker`; for the rest see `ExportFormat`."""
-    settings = {
-        **vars(model.settings),
-        "sha256": hash_files(model.path),
-        "fingerprint": fingerprint(model),
-    }
-    _save(folder, ServedReranker(model), options.to_dict() | settings)
-    with tf.device("CPU:0"), no_warnings():
-        requests = make_reranker_requests(model)
-    return verify(folder, requests)
+    files = {"sha256": hash_files(model.path), "fingerprint": fingerprint(model)}
+    settings = options.to_dict() | vars(model.settings) | files
+    make = functools.partial(make_reranker_requests, model)
+    return _save_and_verify(folder, ServedReranker(model), settings, make)
 
 
-def _save(folder: pathlib.Path, served: Served, settings: dict[str, Any]) -> None:
+def _save_and_verify(
+    folder: pathlib.Path,
+    served: ServedEncoder | ServedReranker,
+    settings: dict[str, Any],
+    make_requests: Callable[[], list[Request]],
+) -> dict[str, str]:
     try:
         with no_warnings():  # and none of a page of generated names for each signature
             tf.saved_model.save(served, str(folder), signatures=served.functions)
@@ -353,15 +316,16 @@ def _save(folder: pathlib.Path, served: Served, settings: dict[str, Any]) -> Non
         raise OutputError(f"{folder}: cannot be written: {reason}") from error
     settings |= {"signatures": sorted(served.functions), "versions": list_versions()}
     write_json(folder / SETTINGS_FILE, settings, sort_keys=True)
+    # Both sides of the comparison run on the CPU: this process holds the GPU's memory, and a GPU
+    # rounds differently.
+    with tf.device("CPU:0"), no_warnings():
+        requests = make_requests()
+    return verify(folder, requests)
 
 
 def verify(folder: pathlib.Path, requests: list[Request]) -> dict[str, str]:
     """Runs none, one and all rows of requests in a fresh process that has only TensorFlow and
     tensorflow-text, and compares the answers.
-
-    Args:
-        folder: the export's folder.
-        requests: the requests, with their expected answers.
 
     Returns:
         The largest difference with all rows of each signature, for the model card.
@@ -369,10 +333,15 @@ def verify(folder: pathlib.Path, requests: list[Request]) -> dict[str, str]:
     Raises:
         OutputError: the process failed, or an answer differs by more than its tolerance.
     """
-    rows = slice(0, 0), slice(2, 3), slice(None)
-    parts = [request.cut(part) for request in requests for part in rows]
-    answers = _answer(folder, parts)
-    measured = []
+    parts = [
+        request._replace(
+            inputs={name: array[rows] for name, array in request.inputs.items()},
+            answer=request.answer[rows],
+        )
+        for request in requests
+        for rows in (slice(0, 0), slice(2, 3), slice(None))
+    ]
+    answers, measured = _answer(folder, parts), []
     for number, request in enumerate(parts):
         found, expected = answers[f"{number}/{request.output}"], request.answer
         where = f"{request.output} of the signature {request.signature}"
@@ -387,12 +356,27 @@ def verify(folder: pathlib.Path, requests: list[Request]) -> dict[str, str]:
 
 
 def _answer(folder: pathlib.Path, requests: list[Request]) -> dict[str, np.ndarray]:
+    """The answers by "number/output", see `fresh_process`."""
+    asked = [
+        {
+            "signature": request.signature,
+            "inputs": {
+                name: {
+                    "dtype": "string" if array.dtype == object else array.dtype.name,
+                    "shape": array.shape,
+                    "values": array.ravel().tolist(),
+                }
+                for name, array in request.inputs.items()
+            },
+        }
+        for request in requests
+    ]
     with tempfile.TemporaryDirectory() as exchange:
-        asked, answers = (pathlib.Path(exchange, name) for name in ("asked.json", "answers.npz"))
-        asked.write_text(json.dumps([_describe(request) for request in requests]))
+        questions, answers = (pathlib.Path(exchange, name) for name in ("asked.json", "found.npz"))
+        questions.write_text(json.dumps(asked))
         # -P keeps the modules in the program's folder from being imported.
         done = subprocess.run(
-            [sys.executable, "-P", str(_PROGRAM), str(folder), str(asked), str(answers)],
+            [sys.executable, "-P", str(_PROGRAM), str(folder), str(questions), str(answers)],
             env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"},
             capture_output=True,
             text=True,
@@ -402,15 +386,3 @@ def _answer(folder: pathlib.Path, requests: list[Request]) -> dict[str, np.ndarr
             raise OutputError(f"the export is refused: a fresh process cannot run it: {reason}")
         with np.load(answers) as arrays:
             return dict(arrays)
-
-
-def _describe(request: Request) -> dict[str, Any]:
-    inputs = {
-        name: {
-            "dtype": "string" if array.dtype == object else array.dtype.name,
-            "shape": array.shape,
-            "values": array.ravel().tolist(),
-        }
-        for name, array in request.inputs.items()
-    }
-    return {"signature": request.signature, "inputs": inputs}

@@ -38,12 +38,8 @@ _IDENTITY = "torch.nn.modules.linear.Identity"
 def list_maps(layer: keras.layers.Layer | None, form: str) -> tuple[AffineMap, ...]:
     """The affine maps of an encoder's postprocessing, in order.
 
-    Args:
-        layer: the postprocessing, see `EncoderGraph`; None for none.
-        form: the export's `format`, for the message.
-
     Raises:
-        InputError: the postprocessing is not affine, such as a flow.
+        InputError: it is not affine, such as a flow, which `form` cannot hold.
     """
     if layer is None:
         return ()
@@ -65,12 +61,18 @@ def write_encoder(
     maps = list_maps(encoder.postprocessing, "sentence_transformers")
     assert encoder.source
     config = true_config(encoder.source)
-    write_bert(folder, config, read_bert_tensors(encoder.source, config) | _make_pooler(config))
+    # Random weights for BERT's pooler, which embeddings do not depend on: without them transformers
+    # draws some and warns. sentence-transformers' ONNX backend rejects the setting that leaves the
+    # pooler out.
+    dim = config["hidden_size"]
+    kernel = np.random.default_rng(0).normal(0.0, 0.02, [dim, dim]).astype(np.float32)
+    pooler = {f"{POOLER}.weight": kernel, f"{POOLER}.bias": np.zeros(dim, np.float32)}
+    write_bert(folder, config, read_bert_tensors(encoder.source, config) | pooler)
     vocabulary = number_as_written(encoder.vocabulary, config)
     vocabulary.write_tokenizer(folder, encoder.max_sequence_length)
     checkpoints.write_max_sequence_length(folder, encoder.max_sequence_length, pooler=True)
     modules = SentenceModules(encoder.pooling, maps, options.unit_norm)
-    write_modules(folder, modules, config["hidden_size"])
+    write_modules(folder, modules, dim)
     settings: dict[str, Any] = {
         **describe_prefix(encoder.vocabulary.prefix),
         "similarity_fn_name": "cosine",
@@ -116,27 +118,9 @@ def write_reranker(
     return {}
 
 
-def _make_pooler(config: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Random weights for BERT's pooler, which sentence embeddings do not depend on.
-
-    Without them transformers initialises the pooler at random and warns about it. The setting that
-    leaves the pooler out is rejected by sentence-transformers' ONNX backend.
-    """
-    dim = config["hidden_size"]
-    kernel = np.random.default_rng(0).normal(0.0, 0.02, [dim, dim])
-    return {
-        f"{POOLER}.weight": kernel.astype(np.float32),
-        f"{POOLER}.bias": np.zeros(dim, np.float32),
-    }
-
-
 def true_config(source: pathlib.Path) -> dict[str, Any]:
     """The configuration of a checkpoint's BERT, without the entries about how it was made."""
     config = checkpoints.read_config(source)
     for name in ("_name_or_path", "torch_dtype", "transformers_version"):
         config.pop(name, None)
-    return {
-        **config,
-        "dtype": "float32",
-        "model_type": "bert",
-    }
+    return {**config, "dtype": "float32", "model_type": "bert"}

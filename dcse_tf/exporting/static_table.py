@@ -7,8 +7,8 @@ ridge regression from tokens to the embeddings of utterances. The penalty is on 
 initial table, so vectors of tokens that the corpus does not contain stay as they were.
 """
 
-import dataclasses
 import pathlib
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -96,15 +96,15 @@ def write_encoder(
 
 
 def count_tokens(ids: tf.RaggedTensor, unknown: int, size: int) -> scipy.sparse.csr_matrix:
-    """The matrix whose product with a table gives the mean token vector of each sentence.
+    """The matrix whose product with a table gives the mean vector of each sentence's known tokens.
 
     Args:
         ids: token ids, int `[sentences, (tokens)]`.
-        unknown: id of the unknown token, which is ignored.
+        unknown: id of the unknown token.
         size: number of tokens in the vocabulary.
 
     Returns:
-        float64 `[sentences, size]`; rows sum to 1, or to 0 for a sentence without known tokens.
+        float64 `[sentences, size]`; a row without known tokens is 0.
     """
     rows, columns = ids.value_rowids().numpy(), ids.values.numpy()
     known = columns != unknown
@@ -114,13 +114,9 @@ def count_tokens(ids: tf.RaggedTensor, unknown: int, size: int) -> scipy.sparse.
     return scipy.sparse.diags(1 / np.maximum(totals, 1.0)) @ counts
 
 
-@dataclasses.dataclass(frozen=True)
-class Fit:
-    """How well a table approximates an encoder on held-out utterances.
-
-    Attributes:
-        ridge: the penalty that was chosen.
-        before, cosine: mean cosine with the encoder's embeddings, before and after fitting.
+class Fit(NamedTuple):
+    """The ridge penalty that was chosen, and the mean cosine of a table's embeddings with the
+    encoder's on held-out utterances, before and after fitting.
     """
 
     ridge: float

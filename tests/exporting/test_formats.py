@@ -4,8 +4,8 @@ import pytest
 
 import dcse_tf
 from dcse_tf.errors import InputError
+from dcse_tf.exporting.export_formats import FORMATS
 from dcse_tf.exporting.export_options import ExportOptions
-from dcse_tf.exporting.formats import FORMATS, ExportFormat, register_export
 
 
 @pytest.fixture
@@ -19,9 +19,8 @@ def token_list():
             raise InputError("`unit_norm`: tokens have no length")
         return {"tokens": str(len(encoder.vocabulary.tokens))}
 
-    register_export(
-        ExportFormat("token_list", "what it reads", "    open(PREFIX + 'FOLDER')\n", write)
-    )
+    usage = "    open(PREFIX + 'FOLDER')\n"
+    dcse_tf.register_export("token_list", "what it reads", write_encoder=write, usage=usage)
     yield
     del FORMATS["token_list"]
 
@@ -40,7 +39,7 @@ def test_a_format_from_outside_is_one_registration(token_list, bert, rerankers, 
         dcse_tf.export(run_dir=rerankers[False], output_dir=tmp_path / "no", format="token_list")
     assert not (tmp_path / "no").exists()
     with pytest.raises(ValueError, match="token_list"):
-        register_export(FORMATS["token_list"])
+        dcse_tf.register_export("token_list", "again")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +51,6 @@ def test_a_format_from_outside_is_one_registration(token_list, bert, rerankers, 
         ({"static_dim": 3}, "static_dim"),
         ({"data_dir": "data"}, "data_dir"),
         ({"format": "static"}, "format"),
-        ({"format": "static", "data_dir": "data", "truncate_dim": 3}, "truncate_dim"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(settings, option):

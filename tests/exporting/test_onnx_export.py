@@ -101,10 +101,9 @@ def test_an_export_embeds_as_its_checkpoint_and_says_how(bert, exports):
 
 
 def test_options_reach_the_file_and_its_card_says_how_to_use_it(bert, tmp_path):
-    options = {"pooling": "cls", "prefix": "today i ", "truncate_dim": 3, "unit_norm": True}
+    options = {"pooling": "cls", "prefix": "today i ", "unit_norm": True}
     folder = write(bert, tmp_path / "out", **options)
-    of_model = {name: options[name] for name in ("pooling", "prefix", "truncate_dim")}
-    checkpoint = dcse_tf.SentenceEncoder.load(bert, **of_model)
+    checkpoint = dcse_tf.SentenceEncoder.load(bert, pooling="cls", prefix="today i ")
     expected = checkpoint.encode(TEXTS, normalize_embeddings=True)
     found = dcse_tf.SentenceEncoder.load(folder)
     np.testing.assert_allclose(found.encode(TEXTS), expected, atol=1e-5)
@@ -236,8 +235,6 @@ def test_files_that_compute_something_else_do_not_appear(bert, rerankers, tmp_pa
 
 
 def test_what_cannot_be_written_is_refused(bert, tmp_path, monkeypatch):
-    with pytest.raises(InputError, match=r"^`truncate_dim`=999"):
-        write(bert, tmp_path / "out", truncate_dim=999)
     with monkeypatch.context() as patch:
         # Protobuf's limit is two gigabytes, which this one does not reach.
         patch.setattr("dcse_tf.exporting.onnx_graph._LARGEST", 10_000)

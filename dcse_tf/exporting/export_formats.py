@@ -1,0 +1,183 @@
+"""The forms in which a trained model can be written. Importing this does not import TensorFlow."""
+
+import dataclasses
+import importlib
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+from dcse_tf.errors import require
+from dcse_tf.plugins import load_plugins
+
+# From the folder to write to, the model and an `ExportOptions` to facts for the model card, see
+# `register_export`.
+Write = Callable[[pathlib.Path, Any, Any], dict[str, str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportFormat:
+    """A form in which `export` writes a trained model; see `register_export`."""
+
+    name: str
+    help: str
+    write_encoder: Write | None
+    usage: str
+    write_reranker: Write | None
+    reranker_usage: str
+    card: str
+
+
+# By name, in the order of registration.
+FORMATS: dict[str, ExportFormat] = {}
+
+
+def register_export(
+    name: str,
+    help: str,
+    *,
+    write_encoder: Write | None = None,
+    usage: str = "",
+    write_reranker: Write | None = None,
+    reranker_usage: str = "",
+    card: str = "model_card.md",
+) -> None:
+    """Registers a format for `export`.
+
+        def write(folder, encoder, options):
+            lines = "".join(f"{token}\\n" for token in encoder.vocabulary.tokens)
+            (folder / "tokens.txt").write_text(lines)
+            return {"tokens": str(len(encoder.vocabulary.tokens))}
+
+        dcse_tf.register_export("tokens", "what an encoder reads", write_encoder=write)
+
+    The functions take the folder to write to, the model and the `ExportOptions`, and return facts
+    for the model card, by name and in the order in which they are told. The folder is empty. It
+    gets its name only when it is whole; after an error it is removed. They raise InputError if the
+    format cannot hold the model, and OutputError if what was written computes something else.
+
+    Args:
+        name: the value of the option `format`.
+        help: one line for `--help`.
+        write_encoder: writes an `EncoderGraph`, whose attribute `source` is the folder of its
+            checkpoint; None if the format is not for encoders.
+        usage: for the model card: Markdown, such as code that loads "FOLDER" and embeds a
+            sentence. LENGTH in it becomes the longest sentence in tokens, and "PREFIX + " what the
+            encoder puts before every text, if anything.
+        write_reranker, reranker_usage: the same for the re-ranker of a `RerankerFolder`.
+        card: the name of the model card's file.
+
+    Raises:
+        ValueError: there is a format of this name already.
+    """
+    if not name or name in FORMATS:
+        raise ValueError(f"format {name!r}: expected a name that no other has")
+    FORMATS[name] = ExportFormat(
+        name, help, write_encoder, usage, write_reranker, reranker_usage, card
+    )
+
+
+def find_format(name: str) -> ExportFormat:
+    """The format of a name that `ExportOptions` accepts."""
+    load_plugins()
+    return FORMATS[name]
+
+
+def _later(module: str, name: str, *needed: str) -> Write:
+    """A function of a module of this room, imported when it is first called; `needed` are packages
+    of the extra "onnx" that the module needs.
+    """
+
+    def write(*arguments: Any) -> dict[str, str]:
+        for package in needed:
+            require(package, extra="onnx", why="`format`=onnx")
+        return getattr(importlib.import_module(f"dcse_tf.exporting.{module}"), name)(*arguments)
+
+    return write
+
+
+register_export(
+    "saved_model",
+    "a TensorFlow SavedModel whose serving signature takes strings",
+    usage="""\
+    import tensorflow as tf
+    import tensorflow_text  # registers the tokenizer's operations: "Op type not registered" without
+
+    serve = tf.saved_model.load("FOLDER").signatures["serving_default"]
+    embeddings = serve(sentences=tf.constant(["where is my parcel?"]))["embeddings"]
+""",
+    write_encoder=_later("saved_model", "write_encoder"),
+    reranker_usage="""\
+    import tensorflow as tf
+    import tensorflow_text  # registers the tokenizer's operations: "Op type not registered" without
+
+    score = tf.saved_model.load("FOLDER").signatures["score"]
+    context = tf.constant([["where is my parcel?", "it left today"]])  # [n, turns], oldest first
+    candidates = tf.constant([["thanks, that helps", "i like tea"]])  # [n, candidates]
+    scores = score(context=context, candidates=candidates)["scores"]  # [n, candidates]
+
+Pad lists with empty strings, which are no turns and score -1e9. A model that knows who speaks
+assumes here that two speakers alternate; its signature "score_speakers" also takes speakers, int32
+[n, turns]: 0 for turns by the speaker of the response, else 1.
+""",
+    write_reranker=_later("saved_model", "write_reranker"),
+)
+register_export(
+    "sentence_transformers",
+    "a folder for that library and for transformers",
+    usage="""\
+    from sentence_transformers import SentenceTransformer
+
+    embeddings = SentenceTransformer("FOLDER").encode(["where is my parcel?"])
+""",
+    write_encoder=_later("sentence_transformers", "write_encoder"),
+    reranker_usage="""\
+    from sentence_transformers import CrossEncoder
+
+    context = "where is my parcel? [EOT] it left today [EOT]"  # after every turn
+    pairs = [(context, "thanks, that helps"), (context, "i like tea")]
+    scores = CrossEncoder("FOLDER").predict(pairs)
+
+The library has one limit for a pair, the model one for the context and one for the response, see
+below: only pairs within both get the trained model's scores.
+""",
+    write_reranker=_later("sentence_transformers", "write_reranker"),
+    card="README.md",
+)
+register_export(
+    "onnx",
+    "a model from token ids to embeddings or scores, with the tokenizer's files (needs pip "
+    "install onnx onnxruntime)",
+    usage="""\
+    import numpy as np, onnxruntime, tokenizers
+
+    tokenizer = tokenizers.Tokenizer.from_file("FOLDER/tokenizer.json")
+    tokenizer.encode_special_tokens = True
+    tokenizer.enable_truncation(LENGTH)
+    tokenizer.enable_padding()
+    encoded = tokenizer.encode_batch([PREFIX + "where is my parcel?"])
+    inputs = {
+        "input_ids": np.array([e.ids for e in encoded], np.int64),
+        "attention_mask": np.array([e.attention_mask for e in encoded], np.int64),
+    }
+    embeddings = onnxruntime.InferenceSession("FOLDER/model.onnx").run(None, inputs)[0]
+""",
+    write_encoder=_later("onnx_export", "write_encoder", "onnx", "onnxruntime"),
+    reranker_usage="""\
+    import dcse_tf  # needs no TensorFlow here
+
+    reranker = dcse_tf.Reranker.load("FOLDER")
+    reranker.rank(["where is my parcel?", "it left today"], ["thanks, that helps", "i like tea"])
+""",
+    write_reranker=_later("onnx_export", "write_reranker", "onnx", "onnxruntime"),
+)
+register_export(
+    "static",
+    "a table of token vectors, fitted to the utterances of `data_dir`; it embeds tens of "
+    "thousands of sentences a second, with model2vec and in every job that takes a model",
+    usage="""\
+    import model2vec
+
+    embeddings = model2vec.StaticModel.from_pretrained("FOLDER").encode(["where is my parcel?"])
+""",
+    write_encoder=_later("static_table", "write_encoder"),
+)
