@@ -4,20 +4,17 @@ import functools
 import pathlib
 
 import numpy as np
-import tensorflow as tf
 
 from dcse_tf.baselines.registry import (
     BASELINES,
     BaselineOptions,
     FittedToEmbeddings,
-    FittedToTexts,
     refuse_baseline,
     write_baseline,
 )
 from dcse_tf.bert import checkpoints, sentence_modules
-from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.data.manifest import read_manifest
-from dcse_tf.data.utterance_sample import sample_utterances, spell_utterances
+from dcse_tf.data.utterance_sample import sample_utterances
 from dcse_tf.encoder.checkpoint import load_checkpoint
 from dcse_tf.encoder.graph import GraphBackend
 from dcse_tf.encoder.model_options import ModelOptions
@@ -58,26 +55,12 @@ def fit_baseline(options: BaselineOptions) -> str:
 class Corpus:
     """The sentences that a baseline is fitted to: distinct utterances of the train split.
 
-    Its methods compute their result when called, for the same utterances in the same order.
-
     Args:
-        options: the baseline's options.
+        options: the baseline's options, a `FittedToEmbeddings`.
     """
 
     def __init__(self, options: BaselineOptions):
         self._options = options
-
-    def texts(self) -> list[str]:
-        """The utterances, spelled from their tokens. The options must be a `FittedToTexts`."""
-        assert isinstance(self._options, FittedToTexts)
-        vocabulary = read_vocabulary(pathlib.Path(self._options.data_dir) / "vocabulary")
-        return spell_utterances(self._token_ids, vocabulary)
-
-    def embeddings(self) -> np.ndarray:
-        """The encoder's embeddings, float32 `[utterances, dim]`. The options must be a
-        `FittedToEmbeddings`.
-        """
-        return embed_utterances(self.encoder, self._token_ids)
 
     @functools.cached_property
     def encoder(self) -> GraphBackend:
@@ -91,33 +74,18 @@ class Corpus:
         settings = {name: getattr(options, name) for name in names}
         return load_checkpoint(source, ModelOptions(model=options.encoder, **settings))
 
-    @functools.cached_property
-    def _token_ids(self) -> tf.RaggedTensor:
+    def embeddings(self) -> np.ndarray:
+        """The encoder's embeddings of the utterances, float32 `[utterances, dim]`."""
         options = self._options
-        assert isinstance(options, FittedToTexts)
+        assert isinstance(options, FittedToEmbeddings)
         data_dir = pathlib.Path(options.data_dir)
-        vocabulary = None
-        if isinstance(options, FittedToEmbeddings):
-            vocabulary = self.encoder.graph.vocabulary.fingerprint()
-        manifest = read_manifest(data_dir, vocabulary)
-        found = sample_utterances(data_dir, manifest, options.max_sentences, options.seed)
-        if found.nrows() < 2:
+        manifest = read_manifest(data_dir, self.encoder.graph.vocabulary.fingerprint())
+        token_ids = sample_utterances(data_dir, manifest, options.max_sentences, options.seed)
+        if token_ids.nrows() < 2:
             raise InputError(
                 f"`data_dir`={data_dir}: expected at least two distinct utterances in the train "
-                f"split, found {int(found.nrows())}"
+                f"split, found {int(token_ids.nrows())}"
             )
-        return found
-
-
-def embed_utterances(encoder: GraphBackend, token_ids: tf.RaggedTensor) -> np.ndarray:
-    """Embeds utterances of a corpus prepared with the encoder's vocabulary, cut to its length.
-
-    Args:
-        encoder: the encoder.
-        token_ids: int32 `[utterances, (tokens)]`, with [CLS] and [SEP].
-
-    Returns:
-        float32 `[utterances, dim]`.
-    """
-    progress = Progress("tokens of the corpus")
-    return encoder.embed_inputs(*encoder.read_tokens(token_ids), progress=progress.update)
+        read = self.encoder.read_tokens(token_ids)  # cut to the encoder's longest length
+        progress = Progress("tokens of the corpus")
+        return self.encoder.embed_inputs(*read, progress=progress.update)

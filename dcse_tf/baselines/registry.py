@@ -35,13 +35,20 @@ class BaselineOptions(Options):
 
 
 @dataclasses.dataclass(frozen=True)
-class FittedToTexts(BaselineOptions):
-    """Settings of a baseline that is fitted to the utterances of a prepared corpus."""
+class FittedToEmbeddings(BaselineOptions, EncoderOptions):
+    """Settings of a baseline that is a layer after an encoder's pooling."""
 
+    encoder: str = option(
+        "",
+        "The checkpoint that computes the embeddings: a folder, a hub name, package:NAME or a "
+        "run directory. It is not trained.",
+        required=True,
+        path="reads",
+    )
     data_dir: str = option(
         "",
-        "Folder written by prepare_data (with the encoder's vocabulary, if there is an "
-        "encoder). The baseline is fitted to the distinct utterances of its train split.",
+        "Folder written by prepare_data with the encoder's vocabulary. The baseline is fitted to "
+        "the distinct utterances of its train split.",
         required=True,
         path="reads",
     )
@@ -52,19 +59,6 @@ class FittedToTexts(BaselineOptions):
         minimum=0,
     )
     seed: int = option(0, "Seed for drawing the utterances and for the fit.", minimum=0)
-
-
-@dataclasses.dataclass(frozen=True)
-class FittedToEmbeddings(FittedToTexts, EncoderOptions):
-    """Settings of a baseline that is a layer after an encoder's pooling."""
-
-    encoder: str = option(
-        "",
-        "The checkpoint that computes the embeddings: a folder, a hub name, package:NAME or a "
-        "run directory. It is not trained.",
-        required=True,
-        path="reads",
-    )
     batch_tokens: int = option(2048, "Tokens encoded at a time, including padding.", minimum=1)
 
     def __post_init__(self) -> None:
@@ -101,7 +95,7 @@ class BaselineSpec:
         name: its value of `kind`.
         help: one line for `--help`.
         options: its settings: a subclass of `FittedToEmbeddings` for a layer, otherwise of
-            `FittedToTexts`, or of `BaselineOptions` if it needs no corpus.
+            `BaselineOptions`.
         fit: (options, corpus) -> `Fitted`; see `fit_baseline.Corpus`.
         make_layer: (fitted, dimensions of the encoder) -> a built layer from embeddings `[n, dim]`
             to `[n, k]`. A KeyError, TypeError or IndexError counts as a damaged file.

@@ -8,42 +8,7 @@ from dcse_tf.options import OptionError, Options, option
 
 
 @dataclasses.dataclass(frozen=True)
-class SelectionOptions(Options):
-    """How responses are drawn from sessions and ranked; comes before any other base class."""
-
-    candidates: int = option(
-        10, "Response selection: candidates per context, including the true response.", minimum=2
-    )
-    context_turns: int = option(
-        3, "Response selection: turns before the response that are its context, at most.", minimum=1
-    )
-    same_role: bool = option(
-        True,
-        "Response selection: candidates that the role of the responder says, if these are enough; "
-        "otherwise who speaks tells many from the true response.",
-    )
-    max_samples: int = option(
-        500,
-        "Response selection: sessions used from each file, at most, with one response each. "
-        "0: all.",
-        minimum=0,
-    )
-    seed: int = option(
-        0, "Response selection: seed for drawing the responses and candidates.", minimum=0
-    )
-
-    def check_samples(self) -> None:
-        """Refuses fewer sessions than candidates, which are these sessions' responses."""
-        if 0 < self.max_samples < self.candidates:
-            self.refuse(
-                "max_samples",
-                f"expected at least `candidates`={self.candidates}, or 0: the responses of the "
-                "sessions used are one another's candidates",
-            )
-
-
-@dataclasses.dataclass(frozen=True)
-class EvaluateOptions(SelectionOptions, ModelOptions):
+class EvaluateOptions(ModelOptions):
     """Scores an encoder on evaluation sets."""
 
     retrieval: tuple[str, ...] = option(
@@ -63,6 +28,30 @@ class EvaluateOptions(SelectionOptions, ModelOptions):
         "the turns before it; of an encoder then also, named bidirectional as in the paper, given "
         "as many turns after it.",
         path="files",
+    )
+    candidates: int = option(
+        10,
+        "Candidates per context of `response_selection`, the true response among them.",
+        minimum=2,
+    )
+    context_turns: int = option(
+        3,
+        "Turns before the response of `response_selection` that are its context, at most.",
+        minimum=1,
+    )
+    same_role: bool = option(
+        True,
+        "Candidates of `response_selection` that the role of the responder says, if these are "
+        "enough; otherwise who speaks tells many from the true response.",
+    )
+    max_samples: int = option(
+        500,
+        "Sessions used from each file of `response_selection`, at most, with one response each. "
+        "0: all.",
+        minimum=0,
+    )
+    seed: int = option(
+        0, "Seed for drawing the responses and candidates of `response_selection`.", minimum=0
     )
     candidates_file: tuple[str, ...] = option(
         (),
@@ -126,7 +115,12 @@ class EvaluateOptions(SelectionOptions, ModelOptions):
             *("candidates_format", "candidates_lines", "candidates_turns", "several_positives"),
             "max_bad_lines",
         )
-        self.check_samples()
+        if 0 < self.max_samples < self.candidates:
+            self.refuse(
+                "max_samples",
+                f"expected at least `candidates`={self.candidates}, or 0: the responses of the "
+                "sessions used are one another's candidates",
+            )
         if self.response_selection or self.candidates_file:
             if self.half != "all":
                 self.refuse(

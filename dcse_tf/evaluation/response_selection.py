@@ -109,11 +109,6 @@ def read_sessions(path: pathlib.Path, join: bool = False) -> list[HeldOutSession
     return [session for session in sessions if len(session.turns) > 1]
 
 
-def read_dialogues(path: pathlib.Path, join: bool = False) -> list[tuple[str, list[str]]]:
-    """Like `read_sessions`, as (id, texts of the turns)."""
-    return [(session.session_id, session.texts) for session in read_sessions(path, join)]
-
-
 def sample_group(group: CandidateGroup, turns: int = 0) -> Sample:
     """Turns a group into a sample: true responses first, otherwise in the file's order.
 

@@ -13,7 +13,7 @@ from dcse_tf.encoder.graph import GraphBackend
 from dcse_tf.encoder.load import find_folder
 from dcse_tf.encoder.model_options import ModelOptions
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation.response_selection import read_dialogues
+from dcse_tf.evaluation.response_selection import read_sessions
 from dcse_tf.files import atomic_directory
 from dcse_tf.inspecting.inspect_options import ExplainOptions
 from dcse_tf.inspecting.pages import render_page, render_table
@@ -159,7 +159,7 @@ def explain_turns(backend: GraphBackend, texts: list[str]) -> tuple[list[list[st
 def _find_session(config: ExplainOptions) -> tuple[str, list[str]]:
     """The id of the session and the texts of its turns."""
     path = pathlib.Path(config.input)
-    sessions = read_dialogues(path)
+    sessions = [(session.session_id, session.texts) for session in read_sessions(path)]
     found = [session for session in sessions if config.session in ("", session[0])]
     if not found:
         names = ", ".join(name for name, _ in sessions[:_SESSIONS_NAMED])

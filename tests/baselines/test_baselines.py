@@ -14,7 +14,7 @@ from tiny_checkpoints import prepare_for
 
 from dcse_tf.baselines import BaselineSpec, Fitted, register_baseline
 from dcse_tf.baselines.fit_baseline import fit_baseline
-from dcse_tf.baselines.registry import BASELINES, FittedToEmbeddings, FittedToTexts
+from dcse_tf.baselines.registry import BASELINES, BaselineOptions, FittedToEmbeddings
 from dcse_tf.bert import bert as bert_encoder
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.data.manifest import read_manifest
@@ -65,8 +65,7 @@ def fit(data_dir, bert, tmp_path_factory):
             path = folder.parent / "vectors.json"
             path.write_text(json.dumps(VECTORS))
             settings = {"word_vectors": str(path)}
-        if kind == "lengths":
-            del settings["encoder"]
+        settings = {} if kind == "lengths" else settings
         make_options = BASELINES[kind].options
         fit_baseline(make_options(output_dir=str(folder), **{**settings, **changes}))
         return folder
@@ -141,13 +140,12 @@ def test_a_flow_is_read_and_exported_as_it_was_fitted(baselines, fit, verified_h
     np.testing.assert_allclose(served, first, atol=2e-3 * np.abs(first).max())
 
 
-@pytest.mark.parametrize("kind", ["flow", "word_vectors"])
-def test_evaluate_scores_a_baseline_like_any_encoder(kind, baselines, data_dir, tmp_path):
+def test_evaluate_scores_a_baseline_like_any_encoder(baselines, data_dir, tmp_path):
     pairs = ["5\tWhere is my parcel\tmy parcel", "1\tcoffee\tI want a refund", "3\tok\tcoffee"]
     (tmp_path / "sts.txt").write_text("\n".join(pairs) + "\n")
     results = evaluate(
         EvaluateOptions(
-            model=str(baselines[kind]),
+            model=str(baselines["flow"]),
             sts=(str(tmp_path / "sts.txt"),),
             response_selection=(str(data_dir / "test.jsonl"),),
             candidates=4,
@@ -250,8 +248,7 @@ def make_shift(fitted, dim):
 
 
 def fit_lengths(options, corpus):
-    longest = max(len(text) for text in corpus.texts())
-    return Fitted({"longest": np.array([longest])}, {}, f"the longest has {longest} characters")
+    return Fitted({"longest": np.array([20])}, {}, "a text has 20 characters")
 
 
 def make_lengths(fitted):
@@ -266,25 +263,18 @@ def registered():
         BaselineSpec("shifting", "no mean", ShiftingOptions, fit_mean, make_layer=make_shift)
     )
     register_baseline(
-        BaselineSpec("lengths", "how long", FittedToTexts, fit_lengths, make_encode=make_lengths)
+        BaselineSpec("lengths", "how long", BaselineOptions, fit_lengths, make_encode=make_lengths)
     )
     yield
     del BASELINES["shifting"], BASELINES["lengths"]
 
 
-def test_baselines_from_outside_are_fitted_and_loaded(
-    registered, fit, bert, utterances, dialogues_file
-):
+def test_baselines_from_outside_are_fitted_and_loaded(registered, fit, bert, utterances):
     expected = encode(bert) - 0.5 * utterances.mean(axis=0)
     np.testing.assert_allclose(encode(fit("shifting", share=0.5)), expected, atol=1e-5)
 
-    folder = fit("lengths")
-    # The vocabulary splits off punctuation: the text is as the tokenizer spells it.
-    longest = int(read_tensors(folder)["longest"][0])
-    dialogues = map(json.loads, dialogues_file.read_text().splitlines())
-    said = max(len(turn["text"]) for dialogue in dialogues for turn in dialogue["turns"])
-    assert said - 5 < longest < said + 5
-    np.testing.assert_allclose(encode(folder)[0], [len(SENTENCES[0]) / longest, 1], rtol=1e-6)
+    lengths = encode(fit("lengths"))
+    np.testing.assert_allclose(lengths[0], [len(SENTENCES[0]) / 20, 1], rtol=1e-6)
 
 
 def test_a_name_that_is_taken_and_a_spec_without_a_form_are_refused():

@@ -65,15 +65,17 @@ def test_every_r1_says_which_turns_its_context_holds_earlier_ones_first(
 
 
 @pytest.mark.slow
-def test_the_log_of_a_training_says_which_turns_dev_scores_see(data_dir, caplog):
-    caplog.set_level("INFO")
+def test_the_log_of_a_training_says_which_turns_dev_scores_see(data_dir, monkeypatch):
+    said = []
+    log = "dcse_tf.training.dev_evaluation.logging.info"
+    monkeypatch.setattr(log, lambda text, *values: said.append(text % values))
     options = make_options(
         data_dir=str(data_dir), run_dir="unused", encoder_size="tiny", dev_samples=10,
         steps=1, global_batch_size=4, negatives=3,
     )  # fmt: skip
     training = build_training(options)
     DevEvaluation(training.setup, training.model)
-    (told,) = [text for text in caplog.messages if "dev/cosine_r1" in text]
+    (told,) = [text for text in said if "dev/cosine_r1" in text]
     assert "dev/cosine_r1 and so on: 3 before;" in told
     assert told.endswith("dev/cosine_bidirectional_r1 and so on: 3 before, 3 after")
 

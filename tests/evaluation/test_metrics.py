@@ -57,14 +57,6 @@ def test_constant_scores_have_the_chance_level(size, hits):
     assert metrics.average_precision(constant, relevant) == pytest.approx(expected, rel=1e-9)
 
 
-def test_higher_scores_come_first():
-    scores, relevant = np.array([0.9, 0.1, 0.5]), np.array([False, False, True])
-    assert metrics.average_precision(scores, relevant) == pytest.approx(1 / 2)
-    assert metrics.reciprocal_rank(scores, relevant) == pytest.approx(1 / 2)
-    assert [metrics.recall_at(k, scores) for k in (1, 2)] == [1, 1]
-    assert [metrics.recall_at(k, scores[::-1]) for k in (1, 2)] == [0, 1]
-
-
 @pytest.mark.parametrize("measure", [metrics.average_precision, metrics.reciprocal_rank])
 def test_a_ranking_without_anything_relevant_is_refused(measure):
     with pytest.raises(ValueError, match="needs a relevant candidate"):

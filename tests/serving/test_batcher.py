@@ -116,14 +116,6 @@ def test_what_does_not_fit_into_the_queue_is_refused_and_fits_when_there_is_room
     play(scene)
 
 
-def test_a_request_larger_than_the_queue_is_taken_if_nobody_waits():
-    async def scene(batcher, model):
-        model.let.release(9)
-        assert await ask(batcher, *range(7)) == [2 * number for number in range(7)]
-
-    play(scene)
-
-
 def test_what_nobody_waits_for_any_more_is_not_computed():
     async def scene(batcher, model):
         first = await busy(batcher, model)
