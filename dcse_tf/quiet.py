@@ -2,24 +2,21 @@
 
 Importing TensorFlow prints a dozen lines about oneDNN, CUDA and its own logging. The environment
 variable TF_CPP_MIN_LOG_LEVEL=3 silences later messages, but not those written while its libraries
-are loaded. So stderr passes through a filter during the import.
-
-If the user sets TF_CPP_MIN_LOG_LEVEL to another value, nothing is filtered.
+are loaded: they pass through a filter. With another value of the variable, nothing is filtered.
 """
 
 import contextlib
-import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
 import subprocess
 import sys
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import Any
 
 _VARIABLE = "TF_CPP_MIN_LOG_LEVEL"
 _FATAL_ONLY = "3"
-
 # C++ messages below "fatal", the announcement before them, and the second line of one of them.
 _NOISE = (
     r"^[IWE][0-9]{4} [0-9:.]+ +[0-9]+ [a-z0-9_]+\.cc:[0-9]+\]"
@@ -35,14 +32,11 @@ def quiet_tensorflow() -> None:
         sys.meta_path.insert(0, _Finder())
 
 
-class _Finder(importlib.abc.MetaPathFinder):
+class _Finder:
     """Finds TensorFlow in its usual place and wraps its loading, once."""
 
     def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,
-        target: types.ModuleType | None = None,
+        self, fullname: str, path: Any = None, target: Any = None
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname != "tensorflow":
             return None
@@ -61,20 +55,18 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 @contextlib.contextmanager
 def filter_stderr(pattern: str) -> Iterator[None]:
-    """Removes lines that match an extended regular expression from stderr.
+    """Removes lines that match an extended regular expression from stderr, also those of C++.
 
-    This includes output of C++ code and child processes. The filter is a separate process, so that
-    the last messages of this process are passed on even if it crashes.
+    The filter is a separate process, so that the last messages of this process are passed on even
+    if it crashes. In its own session, Ctrl-C does not end it before this process.
     """
     command = ["grep", "--line-buffered", "-a", "-v", "-E", pattern]
-    reader = None
-    with contextlib.suppress(OSError):  # without grep or stderr, nothing is filtered
-        # In its own session, so that Ctrl-C does not end the filter before this process.
+    try:
         reader = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, start_new_session=True)
-    if reader is None or reader.stdin is None:
+    except OSError:  # without grep or stderr, nothing is filtered
         yield
         return
-
+    assert reader.stdin
     print(end="", file=sys.stderr, flush=True)
     unfiltered = os.dup(2)
     os.dup2(reader.stdin.fileno(), 2)

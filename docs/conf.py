@@ -80,7 +80,7 @@ def list_options(app: object, name: str, source: list[str]) -> None:
                 text += f" One of: {', '.join(field.metadata['choices'])}."
             rows.append(f"| `{field.name}` | {default} | {text} |")
         source[0] += (
-            f"\n## {title}\n\n{JOBS[title.split()[0]][2].__doc__}\n\n" + "\n".join(rows) + "\n"
+            f"\n## {title}\n\n{JOBS[title.split()[0]].summary}\n\n" + "\n".join(rows) + "\n"
         )
 
 

@@ -4,6 +4,7 @@ Only a job's own modules import TensorFlow, so that --help and errors in flags a
 """
 
 import contextlib
+import dataclasses
 import faulthandler
 import importlib
 import importlib.metadata
@@ -13,7 +14,7 @@ import select
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dcse_tf import progress
 from dcse_tf.arguments import find_files, parse_flags
@@ -24,28 +25,11 @@ from dcse_tf.errors import EXIT_STATUS, InputError, name_missing_tensorflow
 from dcse_tf.options import OptionError, Options, show
 from dcse_tf.stores import stage
 
-if TYPE_CHECKING:
-    from dcse_tf.baselines.registry import BaselineOptions
-    from dcse_tf.data.options import PrepareOptions
-    from dcse_tf.evaluation.evaluate_options import CompareOptions, EvaluateOptions
-    from dcse_tf.exporting.export_options import ExportOptions
-    from dcse_tf.inspecting.inspect_options import ExplainOptions, InspectOptions
-    from dcse_tf.search.search_options import EmbedOptions
-    from dcse_tf.serving.serve import ServeOptions
-    from dcse_tf.sets.set_options import (
-        BuildCandidatesOptions,
-        BuildRetrievalOptions,
-        BuildStsOptions,
-        MergeStsOptions,
-    )
-    from dcse_tf.tasks.options import TrainOptions
-    from dcse_tf.training.merge_options import MergeOptions
-
 _STDOUT = 1  # its file descriptor
 
 
-def prepare_data(options: "PrepareOptions") -> None:
-    """Turns files of dialogues into tokenised, sharded TFRecords."""
+def prepare_data(options: Any) -> None:
+    """Prepares on this machine or a cluster, and prints the manifest's figures."""
     if options.spark_master:
         from dcse_tf.spark.prepare import prepare_on_spark as job
     else:
@@ -67,19 +51,10 @@ def prepare_data(options: "PrepareOptions") -> None:
         f"copies of an earlier session: {copies} ({100 * copies / sessions:.2f}%); "
         f"unknown tokens: {unknown:.2f}%"
     )
-    print(f"records, dev.jsonl, test.jsonl and manifest.json are in {options.output_dir}")
 
 
-def inspect_data(options: "InspectOptions") -> None:
-    """Describes a corpus of dialogues, and finds the sentences of evaluation sets in it."""
-    from dcse_tf.inspecting import corpus_report as job
-
-    print(job.inspect_data(options))
-    print(f"\nreport.html, report.json and leaks.tsv are in {options.output_dir}")
-
-
-def train(options: "TrainOptions") -> None:
-    """Trains a sentence encoder on prepared dialogues."""
+def train(options: Any) -> None:
+    """Trains, and ends with the status that says whether the same command resumes the run."""
     from dcse_tf.training import job
     from dcse_tf.training.controller import Stopped, TrainingError
     from dcse_tf.training.workers import WorkersError
@@ -104,16 +79,8 @@ def train(options: "TrainOptions") -> None:
     print(f"watch it with: tensorboard --logdir {options.run_dir}")
 
 
-def fit_baseline(options: "BaselineOptions") -> None:
-    """Fits an untrained baseline: centering, whitening, flow, or averaged word vectors."""
-    from dcse_tf.baselines import fit_baseline as job
-
-    print(job.fit_baseline(options))
-    print(f"the baseline is in {options.output_dir}; evaluate it with --model={options.output_dir}")
-
-
-def evaluate(options: "EvaluateOptions") -> None:
-    """Scores a sentence encoder on retrieval, STS and response selection sets."""
+def evaluate(options: Any) -> None:
+    """Prints the table of each set as soon as it is evaluated."""
     from dcse_tf.evaluation import evaluate as job
     from dcse_tf.evaluation.report import format_table
 
@@ -124,8 +91,8 @@ def evaluate(options: "EvaluateOptions") -> None:
         print(f"results are in {options.output}")
 
 
-def compare(options: "CompareOptions") -> None:
-    """Compares models by the results that evaluate wrote, by a paired bootstrap."""
+def compare(options: Any) -> None:
+    """Compares the first results with each of the others."""
     from dcse_tf.evaluation.bootstrap import holm
     from dcse_tf.evaluation.report import (
         compare_results,
@@ -134,9 +101,8 @@ def compare(options: "CompareOptions") -> None:
         read_json,
     )
 
-    (baseline, first, settings), *others = (
-        read_json(pathlib.Path(path)) for path in options.results
-    )
+    files = [read_json(pathlib.Path(path)) for path in options.results]
+    (baseline, first, settings), *others = files
     compared = [compare_results(first, second) for _, second, _ in others]
     # All comparisons of one call are one family for the correction of Holm.
     corrected = iter(holm([each.difference.p_value for found in compared for each in found]))
@@ -147,116 +113,139 @@ def compare(options: "CompareOptions") -> None:
         print(format_comparisons(found, [next(corrected) for _ in found]))
 
 
-def embed(options: "EmbedOptions") -> None:
-    """Embeds the sentences of a file."""
+def embed(options: Any) -> str:
+    """Embeds on this machine or a cluster."""
     if options.spark_master:
         from dcse_tf.spark.embed import embed_on_spark as job
     else:
         from dcse_tf.search.embed import embed as job
 
     rows, dim = job(options)
-    print(f"{rows} embeddings of {dim} dimensions are in {options.output}")
+    return f"{rows} embeddings of {dim} dimensions are in {options.output}"
 
 
-def explain(options: "ExplainOptions") -> None:
-    """Shows what the similarity of a response and its context is made of."""
-    from dcse_tf.inspecting import explain as job
-
-    print(job.explain(options))
-    print(f"explanation.html and explanation.json are in {options.output_dir}")
-
-
-def merge(options: "MergeOptions") -> None:
-    """Averages an encoder's weights from before and after training."""
-    from dcse_tf.training import merge as job
-
-    folder = job.merge(options)
-    print(f"the encoder is in {folder}; evaluate it with --model={folder}")
-
-
-def export(options: "ExportOptions") -> None:
-    """Exports a trained encoder or re-ranker for serving."""
-    from dcse_tf.exporting import job
-
-    folder = job.export(options)
-    print(f"the export ({options.format}) is in {folder}")
-
-
-def serve(options: "ServeOptions") -> None:
-    """Answers requests over HTTP: embeddings and re-ranking."""
+def serve(options: Any) -> None:
+    """Serves until the process is stopped."""
     from dcse_tf.serving import serve as job
 
     job.serve(options, lambda url: print(f"serving at {url}", flush=True))
 
 
-def build_retrieval(options: "BuildRetrievalOptions") -> None:
-    """Builds a semantic retrieval set (select.txt) from sentences with labels."""
-    from dcse_tf.sets import retrieval_set as job
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A job of the command line.
 
-    print(job.build_retrieval(options))
-    print(f"the set is in {options.output}")
+    Attributes:
+        summary: what it does, for --help.
+        options: MODULE:CLASS of its options. They are imported when they are needed: those of all
+            jobs take longer than a small export to load.
+        run: MODULE:FUNCTION from the options, or a function here; a text that it returns is shown.
+        then: what to show afterwards, with the options' values in braces.
+    """
 
-
-def build_candidates(options: "BuildCandidatesOptions") -> None:
-    """Builds grouped candidates for response selection from dialogues."""
-    from dcse_tf.sets import candidate_set as job
-
-    print(job.build_candidates(options))
-    print(
-        f"the groups are in {options.output}; then: dcse evaluate --model=... "
-        f"--candidates_file={options.output}"
-    )
-
-
-def build_sts(options: "BuildStsOptions") -> None:
-    """Chooses pairs of sentences for a dialogue STS set, on sheets for annotators."""
-    from dcse_tf.sets import sts_set as job
-
-    print(job.build_sts(options))
-    print(
-        f"sheets to fill, guidelines.txt and pairs.jsonl are in {options.output_dir}; then: dcse "
-        f"merge_sts --sheets='{options.output_dir}/sheet_*.csv' --output=sts.txt"
-    )
+    summary: str
+    options: str
+    run: str | Callable[[Any], str | None]
+    then: str = ""
 
 
-def merge_sts(options: "MergeStsOptions") -> None:
-    """Merges annotators' sheets into a dialogue STS set (sts.txt)."""
-    from dcse_tf.sets import sts_set as job
-
-    print(job.merge_sts(options))
-    print(f"the set is in {options.output}")
-
-
-# The module and the name of each job's options, and its function, in the order in which --help
-# lists them. --help describes a job with its function's docstring.
-JOBS: dict[str, tuple[str, str, Callable[[Any], None]]] = {
-    "prepare_data": ("data.options", "PrepareOptions", prepare_data),
-    "inspect_data": ("inspecting.inspect_options", "InspectOptions", inspect_data),
-    "train": ("tasks.options", "TrainOptions", train),
-    "fit_baseline": ("baselines.registry", "FitBaselineOptions", fit_baseline),
-    "evaluate": ("evaluation.evaluate_options", "EvaluateOptions", evaluate),
-    "compare": ("evaluation.evaluate_options", "CompareOptions", compare),
-    "embed": ("search.search_options", "EmbedOptions", embed),
-    "search": ("search.search_options", "SearchOptions", search),
-    "explain": ("inspecting.inspect_options", "ExplainOptions", explain),
-    "merge": ("training.merge_options", "MergeOptions", merge),
-    "export": ("exporting.export_options", "ExportOptions", export),
-    "serve": ("serving.serve", "ServeOptions", serve),
-    "build_retrieval": ("sets.set_options", "BuildRetrievalOptions", build_retrieval),
-    "build_candidates": ("sets.set_options", "BuildCandidatesOptions", build_candidates),
-    "build_sts": ("sets.set_options", "BuildStsOptions", build_sts),
-    "merge_sts": ("sets.set_options", "MergeStsOptions", merge_sts),
+JOBS = {
+    "prepare_data": Job(
+        "Turns files of dialogues into tokenised, sharded TFRecords.",
+        "data.options:PrepareOptions",
+        prepare_data,
+        "records, dev.jsonl, test.jsonl and manifest.json are in {output_dir}",
+    ),
+    "inspect_data": Job(
+        "Describes a corpus of dialogues, and finds the sentences of evaluation sets in it.",
+        "inspecting.inspect_options:InspectOptions",
+        "inspecting.corpus_report:inspect_data",
+        "\nreport.html, report.json and leaks.tsv are in {output_dir}",
+    ),
+    "train": Job(
+        "Trains a sentence encoder on prepared dialogues.", "tasks.options:TrainOptions", train
+    ),
+    "fit_baseline": Job(
+        "Fits an untrained baseline: centering, whitening, flow, or averaged word vectors.",
+        "baselines.registry:FitBaselineOptions",
+        "baselines.fit_baseline:fit_baseline",
+        "the baseline is in {output_dir}; evaluate it with --model={output_dir}",
+    ),
+    "evaluate": Job(
+        "Scores a sentence encoder on retrieval, STS and response selection sets.",
+        "evaluation.evaluate_options:EvaluateOptions",
+        evaluate,
+    ),
+    "compare": Job(
+        "Compares models by the results that evaluate wrote, by a paired bootstrap.",
+        "evaluation.evaluate_options:CompareOptions",
+        compare,
+    ),
+    "embed": Job("Embeds the sentences of a file.", "search.search_options:EmbedOptions", embed),
+    "search": Job(
+        "Finds the texts of a corpus that are nearest to queries.",
+        "search.search_options:SearchOptions",
+        search,
+    ),
+    "explain": Job(
+        "Shows what the similarity of a response and its context is made of.",
+        "inspecting.inspect_options:ExplainOptions",
+        "inspecting.explain:explain",
+        "explanation.html and explanation.json are in {output_dir}",
+    ),
+    "merge": Job(
+        "Averages an encoder's weights from before and after training.",
+        "training.merge_options:MergeOptions",
+        "training.merge:merge",
+        "the encoder is in {output_dir}; evaluate it with --model={output_dir}",
+    ),
+    "export": Job(
+        "Exports a trained encoder or re-ranker for serving.",
+        "exporting.export_options:ExportOptions",
+        "exporting.job:export",
+        "the export ({format}) is in {output_dir}",
+    ),
+    "serve": Job(
+        "Answers requests over HTTP: embeddings and re-ranking.",
+        "serving.serve:ServeOptions",
+        serve,
+    ),
+    "build_retrieval": Job(
+        "Builds a semantic retrieval set (select.txt) from sentences with labels.",
+        "sets.set_options:BuildRetrievalOptions",
+        "sets.retrieval_set:build_retrieval",
+        "the set is in {output}",
+    ),
+    "build_candidates": Job(
+        "Builds grouped candidates for response selection from dialogues.",
+        "sets.set_options:BuildCandidatesOptions",
+        "sets.candidate_set:build_candidates",
+        "the groups are in {output}; then: dcse evaluate --model=... --candidates_file={output}",
+    ),
+    "build_sts": Job(
+        "Chooses pairs of sentences for a dialogue STS set, on sheets for annotators.",
+        "sets.set_options:BuildStsOptions",
+        "sets.sts_set:build_sts",
+        "sheets to fill, guidelines.txt and pairs.jsonl are in {output_dir}; then: dcse merge_sts "
+        "--sheets='{output_dir}/sheet_*.csv' --output=sts.txt",
+    ),
+    "merge_sts": Job(
+        "Merges annotators' sheets into a dialogue STS set (sts.txt).",
+        "sets.set_options:MergeStsOptions",
+        "sets.sts_set:merge_sts",
+        "the set is in {output}",
+    ),
 }
 
 
-def load_options(job: str) -> type[Options]:
-    """The class of a job's options.
-
-    It is imported when it is needed: the options of all jobs take longer than a small export to
-    load.
-    """
-    module, name, _ = JOBS[job]
+def _load(path: str) -> Any:
+    module, _, name = path.partition(":")
     return getattr(importlib.import_module(f"dcse_tf.{module}"), name)
+
+
+def load_options(job: str) -> type[Options]:
+    """The class of a job's options."""
+    return _load(JOBS[job].options)
 
 
 def list_options() -> Iterator[tuple[str, type[Options]]]:
@@ -279,7 +268,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     job, *arguments = arguments or ["--help"]
     with _tell_errors():
         if job in HELP:
-            print(list_jobs({name: str(entry[2].__doc__) for name, entry in JOBS.items()}))
+            print(list_jobs({name: each.summary for name, each in JOBS.items()}))
         elif job == "--version":
             print(importlib.metadata.version("dcse_tf"))
         elif job == "presets":
@@ -300,19 +289,23 @@ def run(job: str, arguments: Sequence[str]) -> None:
         arguments: the job's flags.
     """
     with _tell_errors():
-        kind = load_options(job)
+        kind, summary = load_options(job), JOBS[job].summary
         if HELP & {*arguments}:
             others = [argument for argument in arguments if argument not in HELP]
-            print(describe_job(job, str(JOBS[job][2].__doc__), kind, others))
+            print(describe_job(job, summary, kind, others))
             return
         options = parse_flags(kind, job, arguments)
         find_files(options)
+        own = JOBS[job].run
         with (
             progress.show_log(spell=as_flags),
             stage(options) as staged,
             name_missing_tensorflow(job),
         ):
-            JOBS[job][2](staged)
+            found = _load(own)(staged) if isinstance(own, str) else own(staged)
+        for text in (found, JOBS[job].then.format_map(options.to_dict())):
+            if text and isinstance(text, str):
+                print(text)
 
 
 @contextlib.contextmanager
@@ -325,20 +318,16 @@ def _tell_errors() -> Iterator[None]:
         yield
         print(end="", flush=True)
     except (OptionError, InputError, OSError) as error:
-        if isinstance(error, BrokenPipeError) and _reader_has_gone():
-            # Python flushes standard output once more when it ends.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
-            sys.exit(128 + signal.SIGPIPE)
+        if isinstance(error, BrokenPipeError):
+            poll = select.poll()
+            poll.register(_STDOUT, 0)
+            if any(event & select.POLLERR for _, event in poll.poll(0)):
+                # Python flushes standard output once more when it ends.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
+                sys.exit(128 + signal.SIGPIPE)
         sys.exit(f"error: {one_line(error)}")
     except MemoryError as error:
         sys.exit(f"error: out of memory {one_line(error)}".rstrip())
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
-
-
-def _reader_has_gone() -> bool:
-    """Whether standard output is a pipe that nobody reads any more."""
-    poll = select.poll()
-    poll.register(_STDOUT, 0)
-    return any(event & select.POLLERR for _, event in poll.poll(0))

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import IO, Any
+from typing import Any
 
 from dcse_tf.arguments import find_files, parse_flags
 from dcse_tf.errors import EXIT_STATUS
@@ -50,24 +50,34 @@ def launch(arguments: Sequence[str]) -> None:
     if not arguments or set(arguments[:1]) & {"--help", "-h"}:
         print(_HELP)
         return
-    count, flags = _read(arguments)
-    options = parse_flags(TrainOptions, "train", flags)
+    found = re.fullmatch(r"--?workers=(\d{1,4})", arguments[0])
+    if not found or arguments[1:2] != ["train"] or not int(found[1]):
+        raise OptionError(f"expected {USAGE}")
+    options = parse_flags(TrainOptions, "train", arguments[2:])
     find_files(options)
     with stage(options) as staged:
-        _launch(count, flags, options, staged)
+        # URLs in the flags are replaced by local paths.
+        given = options.to_dict()
+        changed = {k: value for k, value in staged.to_dict().items() if value != given[k]}
+        flags = [*arguments[2:], *(f"--{name}={value}" for name, value in changed.items())]
+        _run_workers(int(found[1]), flags, pathlib.Path(staged.run_dir) / LOG_FOLDER)
 
 
-def _launch(count: int, flags: Sequence[str], options: TrainOptions, staged: TrainOptions) -> None:
-    """Runs the workers, with URLs in the flags replaced by local paths."""
-    given = options.to_dict()
-    changed = {name: value for name, value in staged.to_dict().items() if value != given[name]}
-    flags = [*flags, *(f"--{name}={value}" for name, value in changed.items())]
-    folder = pathlib.Path(staged.run_dir) / LOG_FOLDER
+def _run_workers(count: int, flags: Sequence[str], folder: pathlib.Path) -> None:
+    """Runs `train` in each worker; the output of all but the first one goes to the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     with _forward_signals() as processes:
-        for environment in _make_environments(count, _list_gpus()):
-            log = (folder / f"{len(processes)}.log").open("ab") if processes else None
-            processes.append(_start(flags, environment, log))
+        for index, environment in enumerate(_make_environments(count, _list_gpus())):
+            streams: dict[str, Any] = {}
+            if index:
+                log = (folder / f"{index}.log").open("ab")
+                streams = {"stdout": log, "stderr": subprocess.STDOUT}
+            command = [sys.executable, "-m", "dcse_tf.cli", "train", *flags]
+            # In its own session, a worker gets Ctrl-C only by forwarding, not from the terminal as
+            # well.
+            processes.append(
+                subprocess.Popen(command, env=environment, start_new_session=True, **streams)
+            )
         failed = _wait(processes)
     if failed is None:
         return
@@ -83,14 +93,6 @@ def _launch(count: int, flags: Sequence[str], options: TrainOptions, staged: Tra
     sys.exit(128 - status if status < 0 else status)
 
 
-def _read(arguments: Sequence[str]) -> tuple[int, Sequence[str]]:
-    """Parses the number of workers and the flags of `train`."""
-    found = re.fullmatch(r"--?workers=(\d{1,4})", arguments[0])
-    if not found or arguments[1:2] != ["train"] or not int(found[1]):
-        raise OptionError(f"expected {USAGE}")
-    return int(found[1]), arguments[2:]
-
-
 def _make_environments(count: int, gpus: Sequence[str]) -> Iterator[dict[str, str]]:
     """Yields each worker's environment: all addresses, its index, its GPUs and threads.
 
@@ -102,30 +104,19 @@ def _make_environments(count: int, gpus: Sequence[str]) -> Iterator[dict[str, st
     share = len(gpus) // count
     # If each worker used threads for all cores, they would slow each other down.
     threads = str(max(1, available_processors() // count))
-    addresses = _find_addresses(count)
+    with contextlib.ExitStack() as stack:  # local addresses with free ports
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
     for index in range(count):
-        config = {
-            "cluster": {"worker": addresses},
-            "task": {"type": "worker", "index": index},
-        }
-        environment = {
-            "TF_NUM_INTRAOP_THREADS": threads,
-            **os.environ,
-            "TF_CONFIG": json.dumps(config),
-        }
+        task = {"type": "worker", "index": index}
+        config = json.dumps({"cluster": {"worker": addresses}, "task": task})
+        environment = {"TF_NUM_INTRAOP_THREADS": threads, **os.environ, "TF_CONFIG": config}
         if gpus:
             own = gpus[index * share : (index + 1) * share]
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
         yield environment
-
-
-def _find_addresses(count: int) -> list[str]:
-    """Local addresses with free ports."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
 
 
 def _list_gpus() -> list[str]:
@@ -137,15 +128,6 @@ def _list_gpus() -> list[str]:
         return [number for number in seen if number]
     devices = (re.fullmatch(r"nvidia(\d+)", path.name) for path in pathlib.Path("/dev").iterdir())
     return sorted((found[1] for found in devices if found), key=int)
-
-
-def _start(
-    flags: Sequence[str], environment: dict[str, str], log: IO[bytes] | None
-) -> subprocess.Popen:
-    # In its own session, a worker gets Ctrl-C only by forwarding, not from the terminal as well.
-    command = [sys.executable, "-m", "dcse_tf.cli", "train", *flags]
-    streams: dict[str, Any] = {"stdout": log, "stderr": subprocess.STDOUT} if log else {}
-    return subprocess.Popen(command, env=environment, start_new_session=True, **streams)
 
 
 @contextlib.contextmanager

@@ -6,39 +6,35 @@ import json
 import pathlib
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import Any
 
 from dcse_tf.bert.blanks import is_blank
 from dcse_tf.errors import InputError
-
-if TYPE_CHECKING:
-    from dcse_tf.search.index import Hit
-    from dcse_tf.search.search_options import SearchOptions
+from dcse_tf.files import atomic_file
+from dcse_tf.input_files import BadLines, read_lines, resolve_inputs
 
 
-def search(options: "SearchOptions") -> None:
-    """Finds the texts of a corpus that are nearest to queries."""
+def search(options: Any) -> None:
+    """Answers the queries of the options or, one at a time, those of standard input."""
     from dcse_tf.search import job
 
-    given = _read_given(options)
-    with job.open_searcher(options) as searcher, _open_output(options.output) as show:
-        # Queries from standard input are answered one at a time, since their sender may wait.
-        answers = (
-            ((query, searcher.answer([query])[0]) for query in read_queries())
-            if given is None
-            else searcher.answer_all(given)
-        )
-        for query, hits in answers:
-            show(query, hits)
+    given = None if options.query is None else [options.query]
+    if options.queries:
+        paths = resolve_inputs(options.queries, "queries")
+        lines = (text for path in paths for _, text in read_lines(path, BadLines(0, option="")))
+        given = [text for text in lines if not is_blank(text)]
+    with job.open_searcher(options) as searcher, _open_output(options.output) as tell:
+        # The sender of a line of standard input may wait for its answer.
+        single = ((query, searcher.answer([query])[0]) for query in _read_queries())
+        for query, hits in single if given is None else searcher.answer_all(given):
+            tell(query, hits)
     if options.output not in ("", "-"):
         print(f"the answers are in {options.output}")
 
 
 @contextlib.contextmanager
-def _open_output(output: str) -> Iterator[Callable[[str, "list[Hit]"], None]]:
+def _open_output(output: str) -> Iterator[Callable[[str, list[Any]], None]]:
     """Yields a function that prints or writes the answer to a query."""
-    from dcse_tf.files import atomic_file
-
     if output == "-":
         yield lambda query, hits: print(format_json(query, hits), flush=True)
     elif output:
@@ -48,20 +44,7 @@ def _open_output(output: str) -> Iterator[Callable[[str, "list[Hit]"], None]]:
         yield print_answer
 
 
-def _read_given(options: "SearchOptions") -> list[str] | None:
-    """The queries given by options; None if they come from standard input."""
-    from dcse_tf.input_files import BadLines, read_lines, resolve_inputs
-
-    if options.query is not None:
-        return [options.query]
-    if not options.queries:
-        return None
-    paths = resolve_inputs(options.queries, "queries")
-    lines = (text for path in paths for _, text in read_lines(path, BadLines(0, option="")))
-    return [text for text in lines if not is_blank(text)]
-
-
-def read_queries() -> Iterator[str]:
+def _read_queries() -> Iterator[str]:
     """Yields the lines of standard input, except blank ones; on a terminal, with a prompt.
 
     Raises:
@@ -82,7 +65,7 @@ def read_queries() -> Iterator[str]:
             yield query
 
 
-def print_answer(query: str, hits: "list[Hit]") -> None:
+def print_answer(query: str, hits: list[Any]) -> None:
     """Prints a query and a line per hit: rank, scores, line, count and text.
 
     The re-ranker's score and the count are left out where they do not apply.
@@ -95,7 +78,7 @@ def print_answer(query: str, hits: "list[Hit]") -> None:
     print(flush=True)
 
 
-def format_json(query: str, hits: "list[Hit]") -> str:
+def format_json(query: str, hits: list[Any]) -> str:
     """Formats a query and its hits as one line of JSON."""
     answers = []
     for hit in hits:
