@@ -233,7 +233,8 @@ def _compute(table: Table) -> dict[str, Any]:
 
 def _format(table: Table, lines: Mapping[str, Any]) -> dict[str, Any]:
     """The table as texts: a column for each score, beside it the paper's figure and the change."""
-    names = list(dict.fromkeys(name for line in lines.values() for name in line["scores"]))
+    names = dict.fromkeys(name for line in lines.values() for name in line["scores"])
+    names = sorted(names, key=lambda name: "bidirectional" in name)
     given = {name for line in lines.values() for name in line["paper"]}
     changed = {n for line in lines.values() for n, s in line["scores"].items() if "difference" in s}
     columns = [""]
