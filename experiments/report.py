@@ -233,8 +233,8 @@ def _compute(table: Table) -> dict[str, Any]:
 
 def _format(table: Table, lines: Mapping[str, Any]) -> dict[str, Any]:
     """The table as texts: a column for each score, beside it the paper's figure and the change."""
-    names = dict.fromkeys(name for line in lines.values() for name in line["scores"])
-    names = sorted(names, key=lambda name: "bidirectional" in name)
+    found = dict.fromkeys(name for line in lines.values() for name in line["scores"])
+    names = sorted(found, key=lambda name: "bidirectional" in name)
     given = {name for line in lines.values() for name in line["paper"]}
     changed = {n for line in lines.values() for n, s in line["scores"].items() if "difference" in s}
     columns = [""]
@@ -298,7 +298,7 @@ def format_report(report: Mapping[str, Any], level: int = 2) -> str:
         parts += [_wrap(f"**{title}**")] if title and not alone else []
         parts.append(format_table([table["columns"], *table["rows"]]))
     parts.append("\n".join(_wrap(f"- {note}", "  ") for note in report["notes"]))
-    return "\n\n".join(filter(None, parts)) + "\n"
+    return "\n\n".join(parts) + "\n"
 
 
 def _wrap(text: str, indent: str = "") -> str:
