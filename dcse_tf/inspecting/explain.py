@@ -151,8 +151,11 @@ def explain_turns(backend: GraphBackend, texts: list[str]) -> tuple[list[list[st
     attention = backend.graph.matching.attention
     if attention is None:
         return tokens, decompose(context, response)
-    mask = tf.ones([len(context)], tf.bool)
-    weigh = lambda pooled: attention(tf.constant(pooled, tf.float32), mask).numpy()  # noqa: E731
+
+    def weigh(pooled: np.ndarray) -> np.ndarray:
+        mask = tf.ones([len(pooled)], tf.bool)
+        return attention(tf.constant(pooled, tf.float32), mask).numpy()
+
     return tokens, decompose(context, response, weigh)
 
 

@@ -115,7 +115,10 @@ def _write_rows(
             f"more; only {free} are free there"
         )
 
-    with path.open("r+b" if resumed else "wb") as file, Progress("lines", lines, done["rows"]) as p:
+    with (
+        path.open("r+b" if resumed else "wb") as file,
+        Progress("lines", lines, done["rows"]) as progress,
+    ):
         write_header(file, (lines, encoder.dim))
         end = file.tell() + row_bytes * done["rows"]
         if resumed and path.stat().st_size < end:
@@ -129,9 +132,11 @@ def _write_rows(
         texts = itertools.islice(iterate_bare_lines(pathlib.Path(config.input)), done["rows"], None)
         while block := list(itertools.islice(texts, config.block_size)):
 
-            def tell(tokens: int, of: int, before: int = done["rows"], size: int = len(block)):
+            def tell(
+                tokens: int, of: int, before: int = done["rows"], size: int = len(block)
+            ) -> None:
                 # Short sentences go first, so tokens measure the progress better than lines.
-                p.update(before + size * tokens // of)
+                progress.update(before + size * tokens // of)
 
             embeddings, truncated = encoder.encode_and_mark(block, tell)
             # Not through a memory map: on a full disk, writing to it would kill the process.
