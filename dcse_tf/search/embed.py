@@ -93,13 +93,7 @@ def _describe_input(path: pathlib.Path) -> str:
 def _write_rows(
     config: EmbedOptions, encoder: SentenceEncoder, lines: int, work: pathlib.Path
 ) -> pathlib.Path:
-    """Embeds the lines whose rows are not on disk yet, block by block.
-
-    Args:
-        config: the settings.
-        encoder: embeds the lines.
-        lines: the number of lines of the input.
-        work: the folder of the job, with what an interrupted one left in it.
+    """Embeds the lines whose rows are not in the job's folder yet, block by block.
 
     Returns:
         The complete .npy file, float32 `[lines, dim]`.
@@ -132,11 +126,9 @@ def _write_rows(
         texts = itertools.islice(iterate_bare_lines(pathlib.Path(config.input)), done["rows"], None)
         while block := list(itertools.islice(texts, config.block_size)):
 
-            def tell(
-                tokens: int, of: int, before: int = done["rows"], size: int = len(block)
-            ) -> None:
+            def tell(tokens: int, of: int, size: int = len(block)) -> None:
                 # Short sentences go first, so tokens measure the progress better than lines.
-                progress.update(before + size * tokens // of)
+                progress.update(done["rows"] + size * tokens // of)
 
             embeddings, truncated = encoder.encode_and_mark(block, tell)
             # Not through a memory map: on a full disk, writing to it would kill the process.
