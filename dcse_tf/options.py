@@ -271,28 +271,22 @@ def _refuse_loss(options: Options) -> None:
     An output may lie elsewhere in an input folder, such as RUN/export. Only paths are compared; no
     file is accessed.
     """
-    read = {**options.select(path="reads"), **options.select(path="files")}
-    sources = [
-        (name, source)
-        for name, value in read.items()
-        for source in (value if isinstance(value, tuple) else (value,))
-        if source
-    ]
-    written = {**options.select(path="writes"), **options.select(path="renews")}
-    for output, value in written.items():
+    read = options.select(path="reads") | options.select(path="files")
+    for output, value in (options.select(path="writes") | options.select(path="renews")).items():
         if not value:
             continue
         if os.path.basename(os.path.normpath(value)) in ("", ".", ".."):
             options.refuse(output, "expected the name of a file or a folder")
         target = os.path.abspath(value)
-        for name, source in sources:
-            path = os.path.abspath(source)
-            if _lies_in(path, target):
-                options.refuse(output, f"would overwrite `{name}`={show(source)}")
-            parts = [path] if os.path.basename(path) in _PARTS else []
-            parts += [os.path.join(path, part) for part in _PARTS]
-            if any(_lies_in(target, part) for part in parts):
-                options.refuse(output, f"lies inside what `{name}`={show(source)} reads")
+        for name, sources in read.items():
+            for source in sources if isinstance(sources, tuple) else (sources,):
+                path = os.path.abspath(source)
+                if source and _lies_in(path, target):
+                    options.refuse(output, f"would overwrite `{name}`={show(source)}")
+                parts = [path] if os.path.basename(path) in _PARTS else []
+                parts += [os.path.join(path, part) for part in _PARTS]
+                if source and any(_lies_in(target, part) for part in parts):
+                    options.refuse(output, f"lies inside what `{name}`={show(source)} reads")
 
 
 def _lies_in(path: str, folder: str) -> bool:

@@ -37,9 +37,6 @@ class Worker:
 def read_worker(environment: Mapping[str, str] = os.environ) -> Worker:
     """Reads from TF_CONFIG which worker this process is; without it, the only one.
 
-        read_worker({"TF_CONFIG": '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": '
-                                  '"worker", "index": 1}}'})  # Worker(1, 2, "b:1")
-
     Raises:
         InputError: TF_CONFIG has the wrong form, or names tasks other than chief and worker.
     """

@@ -2,7 +2,6 @@
 
 import dataclasses
 import pathlib
-from typing import Any
 
 from absl import logging
 
@@ -49,10 +48,18 @@ def begin_run(
             encoder of a training that ended, but no checkpoint.
     """
     run_dir = pathlib.Path(options.run_dir)
-    path = run_dir / CONFIG_FILE
+    path, folder = run_dir / CONFIG_FILE, run_dir / ENCODER_FOLDER
     checkpoint = find_checkpoint(run_dir)
     if write and not checkpoint:
-        _refuse_to_replace(run_dir)
+        try:
+            last_step = read_kept(folder).last_step
+        except InputError:
+            last_step = None  # nothing is there that a training wrote whole
+        if last_step is not None:
+            raise InputError(
+                f"{folder}: is of a training that ended at step {last_step} and would be replaced, "
+                f"since {run_dir} has no intact checkpoint to resume; give another `run_dir`"
+            )
     if path.is_file() and checkpoint:
         before = TrainOptions.read_json(path)
         if given.warmup_steps < 0:
@@ -60,26 +67,11 @@ def begin_run(
             options = options.replace(warmup_steps=before.warmup_steps)
         _compare_settings(path, before, options)
         _compare_inputs(run_dir / INPUTS_FILE, inputs, devices)
-    if not write:
-        return options
-    run_dir.mkdir(parents=True, exist_ok=True)
-    options.write_json(path)
-    MadeFrom({**inputs, _DEVICES: devices}).write(run_dir / INPUTS_FILE)
+    if write:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        options.write_json(path)
+        MadeFrom({**inputs, _DEVICES: devices}).write(run_dir / INPUTS_FILE)
     return options
-
-
-def _refuse_to_replace(run_dir: pathlib.Path) -> None:
-    """Refuses to begin where a training has ended whose checkpoints are gone."""
-    folder = run_dir / ENCODER_FOLDER
-    try:
-        last_step = read_kept(folder).last_step
-    except InputError:
-        return  # nothing is there that a training wrote whole
-    if last_step is not None:
-        raise InputError(
-            f"{folder}: is of a training that ended at step {last_step} and would be replaced, "
-            f"since {run_dir} has no intact checkpoint to resume; give another `run_dir`"
-        )
 
 
 def describe_inputs(
@@ -104,20 +96,14 @@ def describe_inputs(
     if encoder:
         files = list_weight_files(encoder)
         found |= {f"the encoder's {path.name}": hash_file(path) for path in files}
-    read = {**options.select(path="reads"), **options.select(path="files")}
-    for name in read.keys() - {"data_dir", "encoder"}:
-        for path in map(pathlib.Path, _list(read[name])):
-            of_option = f"`{name}`" if read[name] == str(path) else f"`{name}` {path.name}"
-            if path.is_dir():
-                files_of_it = hash_folder(path)
-                found |= {f"{of_option} {file}": digest for file, digest in files_of_it.items()}
-            else:
-                found[of_option] = hash_file(path)
+    for name, value in (options.select(path="reads") | options.select(path="files")).items():
+        if name in ("data_dir", "encoder") or not value:
+            continue
+        for path in map(pathlib.Path, value if isinstance(value, tuple) else (value,)):
+            parts = hash_folder(path) if path.is_dir() else {"": hash_file(path)}
+            own = f" {path.name}" if isinstance(value, tuple) else ""
+            found |= {f"`{name}`{own} {part}".strip(): digest for part, digest in parts.items()}
     return found
-
-
-def _list(value: str | tuple[str, ...]) -> tuple[str, ...]:
-    return value if isinstance(value, tuple) else (value,) if value else ()
 
 
 def list_hyperparameters(options: TrainOptions) -> dict[str, bool | int | float | str]:
@@ -157,7 +143,11 @@ def _counts(manifest: Manifest, split: str) -> str:
 
 
 def _compare_settings(path: pathlib.Path, before: TrainOptions, options: TrainOptions) -> None:
-    fixed, changing = _select(before, "same"), _select(before, "from now on")
+    # Paths are compared by what they name.
+    fixed, changing = (
+        {f"`{name}`": value for name, value in before.select(resume=resume, path="").items()}
+        for resume in ("same", "from now on")
+    )
     remedy = "use the same, or another `run_dir`"
     if options.decay == "linear":
         # The learning rate reaches 0 at the last step, so changing that step would make it jump.
@@ -172,12 +162,6 @@ def _compare_settings(path: pathlib.Path, before: TrainOptions, options: TrainOp
     here = MadeFrom({name: now.get(name) for name in changing})
     for change in MadeFrom(changing).compare(here).values():
         logging.info("from now on %s", change)
-
-
-def _select(options: TrainOptions, resume: str) -> dict[str, Any]:
-    """The values to compare, by `name`; paths are compared by what they name."""
-    found = options.select(resume=resume, path="")
-    return {f"`{name}`": value for name, value in found.items()}
 
 
 def _compare_inputs(path: pathlib.Path, inputs: dict[str, str], devices: int) -> None:
