@@ -149,6 +149,7 @@ def test_weights_follow_from_the_seed(architecture):
             np.testing.assert_array_equal(value, [0] * 3 + [1] * 3 + [0] * 6)
 
 
+@pytest.mark.slow
 def test_esim_s_first_attention_finds_a_word_of_the_other_segment():
     """Where it is the same everywhere, nothing is learnt for hundreds of steps."""
     matcher = build_matcher("esim", 5000, seed=1)
@@ -160,6 +161,7 @@ def test_esim_s_first_attention_finds_a_word_of_the_other_segment():
     assert attention[5] > 0.5
 
 
+@pytest.mark.slow
 def test_dropout_follows_from_seed_and_step():
     model = make_model(build("dual_lstm", dropout=0.5))
 
@@ -174,6 +176,7 @@ def test_dropout_follows_from_seed_and_step():
     np.testing.assert_array_equal(run(1, 2, training=False), plain)
 
 
+@pytest.mark.slow
 def test_every_dropout_of_esim_changes_what_follows_it():
     matcher, table = build("esim", dropout=0.5), make_table(ROWS)
     names = ("embedding_dropout", "projection_dropout", "pair_dropout")
