@@ -105,7 +105,9 @@ def _parse(path: pathlib.Path, text: str) -> Vocabulary:
     try:
         content = parse_json(text)
         model, normalizer = content["model"], content["normalizer"] or {}
-        kind, entries = model["type"], model["vocab"]
+        # Files of old libraries do not say that they have byte pairs.
+        kind = model.get("type", "BPE" if "merges" in model else None)
+        entries = model["vocab"]
         added = {int(each["id"]): str(each["content"]) for each in content["added_tokens"]}
         if isinstance(entries, dict):
             tokens = sorted(entries, key=entries.__getitem__)
@@ -122,8 +124,9 @@ def _parse(path: pathlib.Path, text: str) -> Vocabulary:
             vocabulary = make_wordpiece(tuple(tokens), lowercase, path)
         elif kind == "Unigram":
             scores = {str(token): float(score) for token, score in entries}
-            steps = [step.get("precompiled_charsmap") for step in _list_steps(normalizer)]
-            charsmap = base64.b64decode(next(filter(None, steps), ""), validate=True)
+            steps = normalizer.get("normalizers", [normalizer])
+            maps = (step.get("precompiled_charsmap") for step in steps)
+            charsmap = base64.b64decode(next(filter(None, maps), ""), validate=True)
             own = _order(path, tokens)
             texts = own[:-1] if own[-1] == END_OF_TURN else own
             vocabulary = SentencePiece(
@@ -134,14 +137,12 @@ def _parse(path: pathlib.Path, text: str) -> Vocabulary:
             vocabulary = BytePair(_order(path, tokens), False, merges)
         else:
             raise InputError(f"{path}: model {kind!r:.40}, expected WordPiece, Unigram or BPE")
+    except InputError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{path}: expected a tokenizer: {error!r:.200}") from error
     _check_settings(path, content, vocabulary)
     return vocabulary
-
-
-def _list_steps(normalizer: dict[str, Any]) -> list[dict[str, Any]]:
-    return normalizer["normalizers"] if normalizer.get("type") == "Sequence" else [normalizer]
 
 
 def _order(path: pathlib.Path, tokens: list[str]) -> tuple[str, ...]:

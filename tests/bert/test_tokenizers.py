@@ -271,6 +271,9 @@ def test_a_tokenizer_json_alone_is_a_wordpiece_vocabulary(folders, tmp_path):
     assert read_vocabulary(tmp_path) == read_vocabulary(folders["cased"])
 
 
+NO_SPECIAL = json.dumps(
+    {"model": {"vocab": {"a": 0}, "merges": []}, "normalizer": None, "added_tokens": []}
+)
 LATE_PADDING = "\n".join(("a", *SPECIAL_TOKENS))
 REFUSED_SETTINGS = [
     ("cased", {"normalizer": {"strip_accents": True}}),
@@ -312,6 +315,7 @@ def test_a_tokenizer_with_other_settings_is_refused(folders, tmp_path, kind, cha
         ({"tokenizer_config.json": '{"unk_token": "<unk>"}'}, r"unk_token is '<unk>'"),
         ({"tokenizer_config.json": "{"}, "tokenizer_config.json"),
         ({"tokenizer.json": '{"model": {"type": "WordPiece"}}'}, "expected a tokenizer"),
+        ({"tokenizer.json": NO_SPECIAL}, r"tokenizer.json: lacks <pad>, <unk>, <s>"),
         ({"vocab.json": "{}"}, r"vocab\.json: "),
         ({"sentencepiece.bpe.model": "nothing"}, r"sentencepiece\.bpe\.model: cannot be read"),
     ],
