@@ -7,6 +7,7 @@ which is why sets can be split into halves.
 
 import contextlib
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,7 +20,7 @@ from dcse_tf.data.formats import read_groups
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import report
 from dcse_tf.evaluation.evaluate_options import EvaluateOptions
-from dcse_tf.evaluation.metrics import Encode
+from dcse_tf.evaluation.metrics import Encode, Evaluation
 from dcse_tf.evaluation.names import describe_context
 from dcse_tf.evaluation.report import Result, make_result
 from dcse_tf.evaluation.response_selection import (
@@ -57,49 +58,40 @@ def find_half(*texts: str) -> str:
 
 
 def halve_retrieval_set(path: pathlib.Path, retrieval_set: RetrievalSet, half: str) -> RetrievalSet:
-    """Keeps the queries of one half, or all; sentences and candidates stay as they are.
+    """Keeps the queries of one half, "choose" or "report", or "all"; their candidates stay.
 
-    Queries with the same text are in the same half.
-
-    Args:
-        path: the set's file, for the message.
-        retrieval_set: the whole set.
-        half: "choose", "report" or "all".
-
-    Raises:
-        InputError: no query is in this half.
+    Queries with the same text are in the same half. Raises InputError if no query is in it.
     """
-    sentences = retrieval_set.sentences
-    queries = [q for q in retrieval_set.queries if half in (ALL, find_half(sentences[q.sentence]))]
-    if not queries:
-        raise InputError(f"{path}: none of its queries is in the half of `half`={half}")
-    return dataclasses.replace(retrieval_set, queries=queries)
+    queries, sentences = retrieval_set.queries, retrieval_set.sentences
+    places = _list_places(path, half, [(sentences[query.sentence],) for query in queries], 1)
+    return dataclasses.replace(retrieval_set, queries=[queries[place] for place in places])
 
 
 def halve_sts_set(path: pathlib.Path, sts_set: StsSet, half: str) -> StsSet:
-    """Keeps the pairs of one half, or all; a pair and its reverse are in the same half.
+    """Keeps the pairs of one half ("choose" or "report"), or "all"; a pair and its reverse are in
+    the same half. Raises InputError if fewer than two pairs are in it.
 
     Pairs that share one sentence may be in different halves. If they were kept together, a pair's
     half would depend on the other lines, and chains of shared sentences could put nearly all pairs
     into one half. So a sentence can occur in both halves, like the candidates of retrieval.
-
-    Args:
-        path: the set's file, for the message.
-        sts_set: the whole set.
-        half: "choose", "report" or "all".
-
-    Raises:
-        InputError: fewer than two pairs are in this half.
     """
     pairs = list(zip(sts_set.first, sts_set.second, strict=True))
-    places = [i for i, pair in enumerate(pairs) if half in (ALL, find_half(*pair))]
-    if len(places) < 2:
-        raise InputError(
-            f"{path}: expected at least two pairs in the half of `half`={half}, "
-            f"found {len(places)} of {len(pairs)}"
-        )
+    places = _list_places(path, half, pairs, 2)
     first, second = ([column[i] for i in places] for column in (sts_set.first, sts_set.second))
     return StsSet(sts_set.degrees[np.array(places)], first, second)
+
+
+def _list_places(
+    path: pathlib.Path, half: str, texts: Sequence[tuple[str, ...]], least: int
+) -> list[int]:
+    """The places of the queries or pairs of a half, given the texts of each."""
+    places = [i for i, each in enumerate(texts) if half in (ALL, find_half(*each))]
+    if len(places) < least:
+        raise InputError(
+            f"{path}: expected at least {least} in the half of `half`={half}, found {len(places)} "
+            f"of its {len(texts)} queries or pairs"
+        )
+    return places
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,31 +172,24 @@ def evaluate(
         OutputError: the results cannot be written.
     """
     # All sets are read first, so that an error in the last does not waste the encoding of others.
-    retrieval = {
-        str(p): halve_retrieval_set(p, read_retrieval_set(p), config.half)
-        for p in resolve_inputs(config.retrieval, "retrieval")
-    }
-    sts = {
-        str(p): halve_sts_set(p, read_sts_set(p), config.half)
-        for p in resolve_inputs(config.sts, "sts")
-    }
+    of_embeddings: list[tuple[str, pathlib.Path, Callable[[Encode], Evaluation]]] = []
+    for path in resolve_inputs(config.retrieval, "retrieval"):
+        queries = halve_retrieval_set(path, read_retrieval_set(path), config.half)
+        of_embeddings.append(("retrieval", path, functools.partial(evaluate_retrieval, queries)))
+    for path in resolve_inputs(config.sts, "sts"):
+        pairs = halve_sts_set(path, read_sts_set(path), config.half)
+        of_embeddings.append(("sts", path, functools.partial(evaluate_sts, pairs)))
     responses = read_response_sets(config)
 
     model = load_scored(config)
     results = []
     with model.gather_truncated():
-        for task, sets, score in (
-            ("retrieval", retrieval, evaluate_retrieval),
-            ("sts", sts, evaluate_sts),
-        ):
-            for source, content in sets.items():
-                logging.info("%s on %s", task, source)
-                assert model.encode
-                evaluation = score(content, model.encode)
-                # Different halves of a set cannot be compared.
-                digest = hash_file(pathlib.Path(source))
-                fingerprint = digest if config.half == ALL else f"{digest}:{config.half}"
-                results.append(make_result(task, source, fingerprint, evaluation))
+        for task, path, score in of_embeddings:
+            logging.info("%s on %s", task, path)
+            assert model.encode
+            # Different halves of a set cannot be compared.
+            fingerprint = hash_file(path) + (f":{config.half}" if config.half != ALL else "")
+            results.append(make_result(task, str(path), fingerprint, score(model.encode)))
         for each in responses:
             logging.info("response selection on %s", each.source)
             scores = model.score_responses(each.samples)

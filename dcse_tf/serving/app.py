@@ -7,7 +7,7 @@ import hmac
 import os
 import time
 import uuid
-from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import fastapi
@@ -42,7 +42,6 @@ _TOKEN_IDS = (
     "expected texts, found token ids, which another tokenizer made; LangChain's OpenAIEmbeddings "
     "sends texts with check_embedding_ctx_length=False"
 )
-_CODES = {401: "invalid_api_key", 404: "not_found", 429: "rate_limit_exceeded"}
 
 _REQUESTS = prometheus_client.Counter(
     "dcse_requests", "Requests; status 499: the client went away.", ["route", "status"]
@@ -175,7 +174,8 @@ class Service:
             assert self._reranker
             contexts, responses = zip(*items, strict=True)
             candidates = [[response] for response in responses]
-            return np.concatenate(self._reranker.score(contexts, candidates, show_progress=False))
+            scores = self._reranker.score(contexts, candidates, show_progress=False)
+            return np.concatenate(scores).tolist()
         rows, tokens, truncated = self.encoder.backend.embed_texts(items)
         rows = self.encoder.finish(rows, self._unit_norm)
         return list(zip(rows, tokens.tolist(), truncated.tolist(), strict=True))
@@ -333,7 +333,8 @@ def _answer_error(request: fastapi.Request, error: Exception) -> Response:
     """The answer to a request that failed: one sentence where OpenAI's and Cohere's clients look
     for it.
     """
-    status, message, headers = 500, "The server failed; its log says why.", None
+    status, message = 500, "The server failed; its log says why."
+    headers: Mapping[str, str] | None = None
     if isinstance(error, QueueFull):
         status, message = 429, "Too many texts wait; try again in 1 s."
         headers = {"Retry-After": "1"}
@@ -346,5 +347,5 @@ def _answer_error(request: fastapi.Request, error: Exception) -> Response:
     else:
         logging.error("%s: %r", request.url.path, error)
     kind = "server_error" if status >= 500 else "invalid_request_error"
-    openai = {"message": message, "type": kind, "param": None, "code": _CODES.get(status)}
+    openai = {"message": message, "type": kind, "param": None, "code": None}
     return JSONResponse({"error": openai, "message": message}, status, headers)

@@ -93,8 +93,8 @@ def test_a_half_is_what_the_hash_says_for_good():
 
 def test_a_half_that_is_too_small_is_an_error_that_names_the_file():
     one = RetrievalSet(["a", "b"], [Query(0, np.array([1]), np.array([1]))], ["", ""])
-    with pytest.raises(InputError, match=r"set\.txt: none of its queries .* `half`=report"):
+    with pytest.raises(InputError, match=r"set\.txt: .* 1 in .*`half`=report, found 0 of its 1"):
         halve_retrieval_set(PATH, one, "report")
     pairs = StsSet(np.array([1.0, 2.0]), ["a", "b"], ["b", "a"])
-    with pytest.raises(InputError, match=r"set\.txt: .* two pairs .*`half`=report, found 0 of 2"):
+    with pytest.raises(InputError, match=r"set\.txt: .* 2 in .*`half`=report, found 0 of its 2"):
         halve_sts_set(PATH, pairs, "report")
