@@ -17,7 +17,7 @@ PAGE = ROOT / "docs/measurements.md"
 # Section -> reports, in the order of the page.
 SECTIONS = {
     "Quality": "demo in_domain in_domain_parts table2_e5 settings_small selection_table1 "
-    "selection_table2 two_stages",
+    "two_stages",
     "Speed": "train rerank embed eight_bits serve workers",
     "Guarantees": "kills",
 }
