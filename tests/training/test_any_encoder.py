@@ -20,14 +20,10 @@ from tiny_checkpoints import (
 from train_options import make_options
 
 from dcse_tf.bert.tokenizer import read_vocabulary
-from dcse_tf.data.manifest import read_manifest
-from dcse_tf.data.utterance_sample import sample_utterances, spell_utterances
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.exporting.export_options import ExportOptions
 from dcse_tf.exporting.job import export
-from dcse_tf.inspecting.explain import explain
-from dcse_tf.inspecting.inspect_options import ExplainOptions
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.training.build import build_training
 from dcse_tf.training.job import train
@@ -95,18 +91,6 @@ def test_a_run_embeds_with_the_prefix_of_its_corpus(start, trained, expected):
     assert config["model_type"] == ("mpnet" if start.name == "mpnet" else "bert")
 
 
-@pytest.mark.parametrize("start", ["xlm-roberta"], indirect=True)
-@pytest.mark.parametrize("form", ["sentence_transformers", "saved_model", "onnx"])
-def test_every_export_computes_the_same(trained, expected, tmp_path, form):
-    folder = tmp_path / "export"
-    export(ExportOptions(run_dir=str(trained), output_dir=str(folder), format=form))
-    if form != "onnx":  # which was compared as it was written
-        np.testing.assert_allclose(embed(folder), expected, atol=1e-5)
-    # One whose prefix is not told would be said to have none.
-    prefixes = [SentenceEncoder.load(each).settings.get("prefix") for each in (trained, folder)]
-    assert prefixes[0] == prefixes[1]
-
-
 @pytest.mark.parametrize("start", ["distilbert", "xlm-roberta", "roberta"], indirect=True)
 def test_the_exported_tokenizer_gives_the_ids_of_the_exported_weights(trained, tmp_path):
     from transformers import AutoTokenizer
@@ -156,7 +140,7 @@ def test_a_resumed_run_leaves_the_encoder_of_a_straight_one(start, corpus, tmp_p
         "freeze_embeddings": False,
         "deterministic": True,
     }
-    levers = {  # those of the preset in_domain
+    in_domain = {
         "cosine_weight": 0.8,
         "prediction_weight": 0.95,
         "rehearsal_weight": 1.0,
@@ -166,7 +150,7 @@ def test_a_resumed_run_leaves_the_encoder_of_a_straight_one(start, corpus, tmp_p
     }
     for name, stops in {"straight": [4], "resumed": [2, 4]}.items():
         for steps in stops:
-            run(start, corpus, tmp_path / name, **{**moving, **levers, "steps": steps})
+            run(start, corpus, tmp_path / name, **{**moving, **in_domain, "steps": steps})
 
     def read(name):
         folder = tmp_path / name / "run/encoder"
@@ -184,21 +168,6 @@ def test_a_resumed_run_leaves_the_encoder_of_a_straight_one(start, corpus, tmp_p
     assert before.keys() < straight.keys()  # it has no heads
     bias = "encoder.relative_attention_bias.weight"
     assert not np.array_equal(straight[bias], before[bias])
-
-
-def test_a_similarity_is_explained_piece_by_piece(trained, tmp_path):
-    turns = [{"role": "xy"[place % 2], "text": text} for place, text in enumerate(TEXTS) if text]
-    sessions = tmp_path / "sessions.jsonl"
-    sessions.write_text(json.dumps({"session_id": "1", "turns": turns}) + "\n")
-    options = ExplainOptions(
-        model=str(trained), input=str(sessions), output_dir=str(tmp_path / "out"), response=2
-    )
-    explain(options)
-    found = json.loads((tmp_path / "out/explanation.json").read_text())
-    parts = [np.array(cells) for cells in found["contributions"]]
-    assert abs(sum(part.sum() for part in parts) - found["similarity"]) < 1e-6
-    *context, response = (len(turn["tokens"]) for turn in found["turns"])
-    assert [part.shape for part in parts] == [(length, response) for length in context]
 
 
 RERANKER = {
@@ -238,19 +207,6 @@ def test_an_exported_tokenizer_reads_a_dialogue_as_training_does(start, tmp_path
     assert found == [*first, *last, sep]
 
 
-@pytest.mark.parametrize("start", ["xlm-roberta"], indirect=True)
-def test_post_training_reads_no_prefix(start, dialogues_file, tmp_path):
-    options = {**RERANKER, "task": "post_training", "pairs": "relevance", "run_dir": "unused"}
-    batches = []
-    for name, prefix in {"with": PREFIX, "without": ""}.items():
-        data = prepare_for(start, dialogues_file, tmp_path / name, prefix, longest=64)
-        given = make_options(encoder=str(start), data_dir=str(data), **options)
-        batches.append(next(iter(build_training(given).dataset())))
-    with_prefix, without = (tf.nest.flatten(batch, expand_composites=True) for batch in batches)
-    for tensor, expected in zip(with_prefix, without, strict=True):
-        np.testing.assert_array_equal(tensor, expected)
-
-
 @pytest.mark.parametrize("start", ["roberta", "xlm-roberta"], indirect=True)
 def test_what_follows_a_prefix_is_the_whole_text(start):
     vocabulary = read_vocabulary(start).with_prefix(PREFIX)
@@ -263,13 +219,3 @@ def test_what_follows_a_prefix_is_the_whole_text(start):
 def test_a_prefix_that_changes_the_tokens_after_it_is_refused(start, corpus, tmp_path):
     with pytest.raises(InputError, match=r"data: was prepared with the prefix 'query: ', after"):
         run(start, corpus, tmp_path, **RERANKER)
-
-
-def test_utterances_of_a_corpus_are_spelt_without_the_prefix(corpus):
-    manifest, vocabulary = read_manifest(corpus), read_vocabulary(corpus / "vocabulary")
-    texts = spell_utterances(sample_utterances(corpus, manifest, 20, 0), vocabulary)
-    assert len(texts) == 20
-    assert not any("query" in text.replace(" ", "") for text in texts)
-    if "[UNK]" not in " ".join(texts):  # the others' vocabularies spell everything
-        said = [turn["text"] for each in make_dialogues(120) for turn in each["turns"]]
-        assert all(any(turn.startswith(text) for turn in said) for text in texts)
