@@ -97,12 +97,8 @@ def _build_graph(
 def _read_pooling(
     folder: pathlib.Path, options: EncoderOptions, dim: int
 ) -> tuple[str, keras.layers.Layer | None, str]:
-    """The pooling, "mean" or "cls"; the layer applied to pooled embeddings, if any; its hash.
-
-    Args:
-        folder: the checkpoint.
-        options: the pooling or the head that the user asks for; by default the checkpoint's own.
-        dim: dimensions of its token embeddings.
+    """The pooling, "mean" or "cls"; the layer applied to pooled embeddings `[n, dim]`, if any; and
+    a hash of what it computes: as the user asks, or by default as the checkpoint was made.
     """
     baseline = read_baseline(folder) if is_baseline(folder) else None
     modules = None if baseline else read_modules(folder)

@@ -186,11 +186,8 @@ class SentenceEncoder:
     def encode_and_mark(
         self, sentences: list[str], progress: ProgressFunction | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Like `encode`, without its warning of truncated sentences.
-
-        Returns:
-            float32 `[n, dim]`, and whether the sentence was truncated, bool `[n]`; False where the
-            backend cannot tell.
+        """Like `encode`, without its warning of truncated sentences: float32 `[n, dim]`, and
+        whether a sentence was truncated, bool `[n]`, False where the backend cannot tell.
         """
         embeddings, _, truncated = self.backend.embed_texts(sentences, progress=progress)
         return self.finish(embeddings, False), truncated
@@ -207,12 +204,7 @@ class SentenceEncoder:
         return normalize(embeddings).astype(np.float32) if normalize_embeddings else embeddings
 
     def warn_of_truncated(self, count: int, what: str) -> None:
-        """Logs how many texts were truncated, if any.
-
-        Args:
-            count: their number.
-            what: what they are, in the plural.
-        """
+        """Logs how many texts were truncated, if any; `what` they are, in the plural."""
         if count:
             logging.warning(
                 "%d %s have more than the %d tokens of `max_sequence_length`; the rest of them is "
@@ -346,11 +338,7 @@ class SentenceEncoder:
 
 
 def read_texts(values: Any, name: str) -> list[str]:
-    """The strings of any ordered collection, as a list.
-
-    Args:
-        values: the collection.
-        name: the name that messages use for it.
+    """The strings of any ordered collection, as a list; messages call it `name`.
 
     Raises:
         TypeError: it is not an ordered collection, or an element is not a string.

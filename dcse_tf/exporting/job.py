@@ -65,4 +65,4 @@ def _export_reranker(config: ExportOptions, form: ExportFormat, folder: pathlib.
 
 
 # What a re-ranker, which gives no embeddings, has no use for.
-_OF_ENCODERS = (*("unit_norm", "pooling", "projection", "prefix", "max_sequence_length"),)
+_OF_ENCODERS = "unit_norm", "pooling", "projection", "prefix", "max_sequence_length"

@@ -154,13 +154,8 @@ def _write(
 ) -> dict[str, str]:
     """Writes model.onnx, checks it, and writes its settings, which `OnnxFile.written` reads.
 
-    Args:
-        folder: the export's folder, which has the other files.
-        build: builds the model by the `make_graph` it is given, see `build_encoder`.
-        vocabulary, longest: of the sequences that the model reads.
-        options: the export's options.
-        settings: what is in no other file, and the exported model's fingerprint.
-        measure: compares the file with the model, given the option `quantize` it was written with.
+    `build` builds the model by the `make_graph` it is given; `measure` compares the file with the
+    model, by the measures of the option `quantize` it is given.
     """
     path = folder / MODEL_FILE
     model = build()

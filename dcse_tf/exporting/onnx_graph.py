@@ -184,13 +184,8 @@ def _add_layers(
     first_only: bool = False,
 ) -> str:
     """Adds a BERT: the name of its output, `[batch, tokens, dim]`, or with `first_only` of that at
-    the first token alone, `[batch, 1, dim]`.
-
-    Args:
-        graph, tensors: see `build_encoder`.
-        tables: input name -> embedding table `[rows, dim]`, looked up by that input and added.
-        bias: the name of what is added to attention scores.
-        first_only: whether the last layer computes the first token alone.
+    the first token alone, `[batch, 1, dim]`. `tables` are embedding tables `[rows, dim]` that are
+    looked up by the inputs of their names and added.
     """
     # Token, position and segment embeddings, where every token is in the first segment.
     prefix = "embeddings"
@@ -221,9 +216,7 @@ def _add_layer(
     bias: str,
     first_only: bool = False,
 ) -> str:
-    """Adds a transformer layer; its output is `[batch, tokens, dim]`, or with `first_only` the
-    output of the first token alone, `[batch, 1, dim]`.
-    """
+    """Adds a transformer layer, see `_add_layers`."""
     num_heads = graph.num_heads
     width = len(tensors[f"{prefix}.output.LayerNorm.bias"]) // num_heads
 

@@ -96,15 +96,8 @@ def write_encoder(
 
 
 def count_tokens(ids: tf.RaggedTensor, unknown: int, size: int) -> scipy.sparse.csr_matrix:
-    """The matrix whose product with a table gives the mean vector of each sentence's known tokens.
-
-    Args:
-        ids: token ids, int `[sentences, (tokens)]`.
-        unknown: id of the unknown token.
-        size: number of tokens in the vocabulary.
-
-    Returns:
-        float64 `[sentences, size]`; a row without known tokens is 0.
+    """The matrix, float64 `[sentences, size]`, whose product with a table is the mean vector of
+    each sentence's tokens but the unknown one; 0 without any. `ids`: int `[sentences, (tokens)]`.
     """
     rows, columns = ids.value_rowids().numpy(), ids.values.numpy()
     known = columns != unknown

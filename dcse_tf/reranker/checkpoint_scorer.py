@@ -21,11 +21,8 @@ BERT, LSTMS = "bert", ("dual_lstm", "esim")
 
 
 class GraphScorer:
-    """Scores by a function in TensorFlow's graph, such as that of a model in training.
-
-    Args:
-        score: from the inputs of `Scorer.score`, as tensors, to logits, float32 `[pairs]`. Its
-            weights may change between calls.
+    """Scores by a function in TensorFlow's graph from the inputs of `Scorer.score` to logits, such
+    as that of a model in training: its weights may change between calls.
     """
 
     written: Mapping[str, Any] = {}

@@ -61,15 +61,11 @@ class RerankerFolder:
 
 
 def read_reranker(name: str, option: str) -> RerankerFolder:
-    """Finds a re-ranker and reads what is beside its weights.
-
-    Args:
-        name: an ONNX export, a run directory or anything else that `resolve_checkpoint` takes.
-        option: the option that gives the name, for messages.
+    """Finds a re-ranker, an ONNX export or what `resolve_checkpoint` takes, and reads what is
+    beside its weights; `option` is the option that gives the name.
 
     Raises:
-        InputError: there is no such folder, it is a sentence encoder or a SavedModel, or a file is
-            damaged.
+        InputError: there is none, it is an encoder or a SavedModel, or a file is damaged.
     """
     folder = pathlib.Path(name)
     if (folder / "saved_model.pb").is_file():
@@ -90,15 +86,8 @@ def read_reranker(name: str, option: str) -> RerankerFolder:
 
 
 def load_scorer(folder: RerankerFolder, name: str, option: str, compute_dtype: str) -> Scorer:
-    """Loads the scorer of a re-ranker's folder.
-
-    Args:
-        folder: the folder.
-        name, option: see `read_reranker`.
-        compute_dtype: "float32" or "bfloat16"; scores are float32 either way.
-
-    Raises:
-        InputError: the folder is damaged, or its architecture is unknown.
+    """Loads the scorer of a folder; for `name` and `option` see `read_reranker`, for
+    `compute_dtype` and errors `Reranker.load`.
     """
     if is_onnx(folder.path):
         if compute_dtype != "float32":

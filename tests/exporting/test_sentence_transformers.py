@@ -24,6 +24,8 @@ from dcse_tf.encoder.checkpoint import load_graph
 from dcse_tf.errors import InputError
 from dcse_tf.training.job import train
 
+pytestmark = pytest.mark.slow
+
 LENGTH, EPSILON = 12, 0.02  # as conftest's encoder has them
 SENTENCES = [
     "where is my parcel",

@@ -17,6 +17,8 @@ from dcse_tf.errors import InputError
 from dcse_tf.exporting import static_table
 from dcse_tf.exporting.static_table import count_tokens, fit_table
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["hello there", "", "hello hello", "\u2603"]
 
 

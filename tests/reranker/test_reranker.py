@@ -140,6 +140,7 @@ def test_ranked_best_first_with_their_places(rerankers):
     assert abs(of_role.score - expect(["ok", "thanks"], "a", [0, 0])) < 2e-5
 
 
+@pytest.mark.slow
 def test_bfloat16_is_near_and_lstms_have_none(runs, rerankers, tmp_path):
     exact = np.concatenate(rerankers[False].score(CONTEXTS, CANDIDATES))
     near = dcse_tf.Reranker.load(runs[False], compute_dtype="bfloat16").score(CONTEXTS, CANDIDATES)
