@@ -42,6 +42,7 @@ __all__ = [
     "register_export",
     "register_format",
     "register_task",
+    "register_term",
     "train",
 ]
 
@@ -60,6 +61,7 @@ _MODULES = {
     "register_export": "dcse_tf.exporting.export_formats",
     "register_format": "dcse_tf.data.formats",
     "register_task": "dcse_tf.tasks",
+    "register_term": "dcse_tf.tasks",
 }
 
 

@@ -15,6 +15,7 @@ from dcse_tf.exporting.formats import register_export as register_export
 from dcse_tf.options import OptionError as OptionError
 from dcse_tf.reranker.reranker import Reranker as Reranker
 from dcse_tf.tasks import register_task as register_task
+from dcse_tf.tasks import register_term as register_term
 from dcse_tf.training.hooks import Outcome
 
 __version__: str

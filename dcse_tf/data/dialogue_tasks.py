@@ -1,8 +1,8 @@
-"""Examples of response selection and of its four auxiliary tasks (Xu et al. 2020, section 2.3).
+"""Rows of response selection, of its four auxiliary tasks (Xu et al. 2020, section 2.3), and of
+post-training.
 
-An example has one or two segments of turns: a piece of dialogue, two pieces, a context and a
-response, or two utterances. Draws within a dialogue depend on (seed, epoch, index); draws from
-other sessions depend on (seed, step).
+A row has one or two segments of turns: a piece of dialogue, two pieces, a context and a response,
+or two utterances.
 
 What is drawn from another session resembles what it takes the place of in all that a rule could see
 without reading: it is as many turns and, where another session of the step has any, of the same
@@ -16,188 +16,20 @@ import dataclasses
 
 import tensorflow as tf
 
-from dcse_tf.bert.layout import Tensors
-from dcse_tf.bert.pairs import find_rows, put_apart, put_in_rows, strip_ends
-from dcse_tf.data.batch import prefer, sample_negatives
+from dcse_tf.bert.pairs import find_rows, put_apart
+from dcse_tf.data.dialogue_step import DialogueStep, Segments
+from dcse_tf.data.masking import MaskingRule, mask_tokens
+from dcse_tf.data.responses import sample_negatives
+from dcse_tf.data.table import ROWS
+
+# The kinds of pairs of post-training, with the number of classes of each.
+PAIRS = {"utterance": 2, "pieces": 2, "relevance": 3}
+_RANDOM, _SAME_SESSION, _NEXT = range(3)  # classes of relevance
 
 
-def draw_dialogue(
-    session: dict,
-    seed: tf.Tensor,
-    context_turns: int,
-    given: dict | None = None,
-    negatives: int = 0,
-    prefix_tokens: int = 0,
-) -> dict:
-    """Draws a response from a session, and the choices of the auxiliary tasks for its dialogue.
-
-    With given candidates the response is not drawn: it is the last turn, which they belong to. All
-    other draws are uniform (paper, footnote 1).
-
-    Args:
-        session: the features of a record with at least two turns.
-        seed: int64 `[2]`; it alone determines the draws.
-        context_turns: maximum number of turns before the response.
-        given: the record's candidates, see `parse_given`; None to ignore them.
-        negatives: number of given negatives to draw, or all if there are fewer; 0 for all.
-        prefix_tokens: see `PairRule`.
-
-    Returns:
-        session: int64 scalar, fingerprint.
-        token_ids: int32 `[turns, (tokens)]` without [CLS], prefix and [SEP], the response last.
-        utterances: int64 `[turns]`, fingerprints.
-        speakers: int32 `[turns]`, 0 for the speaker of the response, 1 for all others.
-        roles: int64 `[turns]`, fingerprints of the speakers' roles.
-        split: int32, number of turns of the left piece, 1 to turns - 1.
-        right: bool, whether the right piece and not the left one may be replaced.
-        replaced: bool, whether to replace that piece by another session's.
-        hidden, odd: int32, the turn to restore, and that to replace.
-        pair: int32 `[2]`, two turns of one speaker with different texts; -1 if there are none.
-        negatives: only with given candidates, the drawn ones, int32 `[negatives, (tokens)]`.
-    """
-    seeds = tf.unstack(tf.random.split(seed, 7))
-    last = tf.shape(session["utterances"])[0] - 1
-    response = _draw_below(last, seeds[0]) + 1 if given is None else last
-    start = tf.maximum(response - context_turns, 0)
-    turns, fate = response + 1 - start, tf.random.stateless_uniform([], seeds[2])
-    speakers = session["speakers"][start : response + 1]
-    utterances = session["utterances"][start : response + 1]
-    sample = {
-        "session": session["session"],
-        "token_ids": strip_ends(session["token_ids"][start : response + 1], prefix_tokens),
-        "utterances": utterances,
-        "speakers": tf.cast(speakers != speakers[-1], tf.int32),
-        "roles": session["roles"][start : response + 1],
-        "split": _draw_below(turns - 1, seeds[1]) + 1,
-        "right": (4.0 * fate) % 2.0 >= 1.0,
-        "replaced": fate >= 0.5,
-        "hidden": _draw_below(turns, seeds[3]),
-        "odd": _draw_below(turns, seeds[4]),
-        "pair": _draw_pair(speakers, utterances, seeds[5:]),
-    }
-    if given is not None:
-        places = tf.range(given["token_ids"].nrows())
-        order = tf.random.experimental.stateless_shuffle(places, seeds[0])
-        drawn = order[: negatives or None]
-        sample["negatives"] = strip_ends(tf.gather(given["token_ids"], drawn), prefix_tokens)
-    return sample
-
-
-def _draw_below(count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    return tf.random.stateless_uniform([], seed, 0, count, tf.int32)
-
-
-def _draw_pair(speakers: tf.Tensor, utterances: tf.Tensor, seeds: list[tf.Tensor]) -> tf.Tensor:
-    """Draws two turns of one speaker with different texts, int32 `[2]`; -1 if there are none."""
-    matches = (speakers[:, None] == speakers) & (utterances[:, None] != utterances)
-    first = _draw_true(tf.reduce_any(matches, axis=1)[None, :], seeds[0])[0]
-    second = _draw_true(matches[tf.maximum(first, 0)][None, :], seeds[1])[0]
-    return tf.stack([first, tf.where(first < 0, -1, second)])
-
-
-def _draw_true(allowed: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Draws the index of a True in each row of `[rows, places]`: int32 `[rows]`, -1 for none."""
-    order = tf.where(allowed, tf.random.stateless_uniform(tf.shape(allowed), seed), -1.0)
-    place = tf.argmax(order, axis=1, output_type=tf.int32)
-    return tf.where(tf.reduce_any(allowed, axis=1), place, -1)
-
-
-@dataclasses.dataclass(frozen=True)
-class Dialogues:
-    """The dialogues of a step, with their turns in one list.
-
-    Attributes:
-        samples: batched outputs of `draw_dialogue`.
-        starts, ends: int32 `[batch]`, the range of each dialogue's turns in the list; its last turn
-            is the response.
-        session: int64 `[batch]`, fingerprints of the sessions.
-        token_ids: int32 `[turns, (tokens)]`, the turns of all dialogues, followed by their given
-            negatives.
-        utterances: int64 `[turns]`, fingerprints of the turns.
-        speakers: int32 `[turns]`, 0 for the speaker of the response, 1 for all others.
-        roles: int64 `[turns]`, fingerprints of the speakers' roles.
-        same_role: whether to draw only from turns of the same role where there are any.
-        negatives: int32 `[batch, (negatives)]`, the rows of the given negatives in `token_ids`;
-            None if none are given.
-    """
-
-    samples: dict
-    starts: tf.Tensor
-    ends: tf.Tensor
-    session: tf.Tensor
-    token_ids: tf.RaggedTensor
-    utterances: tf.Tensor
-    speakers: tf.Tensor
-    roles: tf.Tensor
-    same_role: bool = True
-    negatives: tf.RaggedTensor | None = None
-
-    @classmethod
-    def of(cls, samples: dict, same_role: bool = True) -> "Dialogues":
-        splits = tf.cast(samples["utterances"].row_splits, tf.int32)
-        token_ids, negatives = samples["token_ids"].values, None
-        if "negatives" in samples:
-            given = samples["negatives"]
-            places = splits[-1] + tf.range(tf.cast(given.values.nrows(), tf.int32))
-            negatives = put_in_rows(places, given.row_splits)
-            token_ids = tf.concat([token_ids, given.values], axis=0)
-        return cls(
-            samples,
-            splits[:-1],
-            splits[1:],
-            samples["session"],
-            token_ids,
-            samples["utterances"].values,
-            samples["speakers"].values,
-            samples["roles"].values,
-            same_role,
-            negatives,
-        )
-
-    @property
-    def count(self) -> tf.Tensor:
-        return tf.shape(self.starts)[0]
-
-    @property
-    def session_of_turn(self) -> tf.Tensor:
-        """int64 `[turns]`, fingerprints of the turns' sessions."""
-        return tf.repeat(self.session, self.ends - self.starts)
-
-    def share_role(self, turns: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-        """Whether the speakers of turns, given as indices into the list, have the same role."""
-        return tf.gather(self.roles, turns) == tf.gather(self.roles, others)
-
-    def draw_place(
-        self, allowed: tf.Tensor, turns: tf.Tensor, others: tf.Tensor, seed: tf.Tensor
-    ) -> tf.Tensor:
-        """Draws a place of each row, of the role of the row's turn if roles matter.
-
-        Args:
-            allowed: bool `[rows, places]`.
-            turns: int32 `[rows]`, the turns to take the place of, as indices into the list.
-            others: int32 `[rows or 1, places]`, the turns that the places stand for.
-            seed: int `[2]`; it alone determines the draw.
-
-        Returns:
-            int32 `[rows]`, -1 where no place is allowed.
-        """
-        if self.same_role:
-            allowed = prefer(allowed, self.share_role(turns[:, None], others))
-        return _draw_true(allowed, seed)
-
-    def draw_strangers(self, turns: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        """Draws a turn of another session for a turn of each dialogue.
-
-        Args:
-            turns: int32 `[batch]`, indices into the list.
-            seed: int `[2]`; it alone determines the draw.
-
-        Returns:
-            int32 `[batch]`, indices into the list, -1 where there is no other session.
-        """
-        strange = self.session_of_turn != self.session[:, None]
-        places = tf.range(tf.size(self.roles))
-        return self.draw_place(strange, turns, places[None, :], seed)
+def _split_seed(step: DialogueStep, place: int, parts: int = 4) -> tf.Tensor:
+    """The seed of one of the tasks that draw from other sessions of the step."""
+    return tf.random.split(step.seed(ROWS), parts)[place]
 
 
 def _find_shared(roles: tf.Tensor, sessions: tf.Tensor) -> tf.Tensor:
@@ -217,32 +49,7 @@ def _find_shared(roles: tf.Tensor, sessions: tf.Tensor) -> tf.Tensor:
     return tf.gather(first < last, numbers)
 
 
-@dataclasses.dataclass(frozen=True)
-class Rows:
-    """The sequences of one task for a step, grouped by dialogue.
-
-    Attributes:
-        first, second: int32 `[rows, (turns)]`, the turns of each segment, as indices into the list
-            of turns; `second` is None if there is no second segment.
-        ends: whether the turns of the second segment end with [EOT], as those of a piece of
-            dialogue do, and a response does not.
-        targets: what the task's loss needs, by name, `[rows, ...]`; "weights", float32, is always
-            among them. "hints", int32, say what a rule could go by without reading; with labels
-            and weights they give `score_best_rule`.
-        speaker_turns: int32 `[rows, (turns)]`, the turns whose speakers mark the first segment, if
-            they are not the segment's own.
-        tells_speakers: whether tokens are marked with their speaker; if not, all marks are 0.
-    """
-
-    first: tf.RaggedTensor
-    second: tf.RaggedTensor | None
-    ends: bool
-    targets: Tensors
-    speaker_turns: tf.RaggedTensor | None = None
-    tells_speakers: bool = True
-
-
-def make_matching_rows(dialogues: Dialogues, negatives: int, seed: tf.Tensor) -> Rows:
+def draw_matching(step: DialogueStep, negatives: int) -> Segments:
     """Rows of response matching (section 2.2): each context with its true response, then with its
     negatives, drawn or given.
 
@@ -250,35 +57,36 @@ def make_matching_rows(dialogues: Dialogues, negatives: int, seed: tf.Tensor) ->
     missing; hints, 0 if the candidate's role is not that of the true response but other sessions'
     responses have that, else 1.
     """
-    responses = dialogues.ends - 1
-    if dialogues.negatives is None:
-        texts = tf.gather(dialogues.utterances, responses)
-        roles = tf.gather(dialogues.roles, responses)
-        own = roles if dialogues.same_role else None
-        chosen, mask = sample_negatives(dialogues.session, texts, negatives, seed, own)
+    responses = step.ends - 1
+    if step.negatives is None:
+        texts = tf.gather(step.utterances, responses)
+        roles = tf.gather(step.roles, responses)
+        own = roles if step.source.same_role else None
+        seed = _split_seed(step, 0)
+        chosen, mask = sample_negatives(step.session, texts, negatives, seed, own)
         candidates = tf.gather(responses, chosen)
-        shared = _find_shared(roles, dialogues.session)
+        shared = _find_shared(roles, step.session)
         hints = (tf.gather(roles, chosen) == roles[:, None]) | ~shared[:, None]
     else:
-        given = dialogues.negatives.to_tensor(-1, shape=[None, negatives or None])
+        given = step.negatives.to_tensor(-1, shape=[None, negatives or None])
         candidates = tf.concat([responses[:, None], given], axis=1)
         mask = candidates >= 0
         candidates = tf.where(mask, candidates, responses[:, None])
         hints = tf.ones_like(mask)  # nothing is known of the roles of given negatives
     width = tf.shape(candidates)[1]
-    contexts = tf.ragged.range(dialogues.starts, responses)
-    owners = tf.range(dialogues.count * width) // width
-    labels = tf.one_hot(tf.zeros([dialogues.count], tf.int32), width)
+    contexts = tf.ragged.range(step.starts, responses)
+    owners = tf.range(step.count * width) // width
+    labels = tf.one_hot(tf.zeros([step.count], tf.int32), width)
     targets = {
         "labels": tf.reshape(labels, [-1]),
         "weights": tf.reshape(tf.cast(mask, tf.float32), [-1]),
         "hints": tf.reshape(tf.cast(hints, tf.int32), [-1]),
     }
     second = put_apart(tf.reshape(candidates, [-1]))
-    return Rows(tf.gather(contexts, owners), second, False, targets)
+    return Segments(tf.gather(contexts, owners), second, targets)
 
 
-def make_next_session_rows(dialogues: Dialogues, seed: tf.Tensor) -> Rows:
+def draw_next_session(step: DialogueStep) -> Segments:
     """Rows of next session prediction (section 2.3.1): the two pieces of a dialogue, of which one
     may be replaced by the corresponding piece of another session.
 
@@ -289,8 +97,13 @@ def make_next_session_rows(dialogues: Dialogues, seed: tf.Tensor) -> Rows:
     has such a piece or it has the same texts, whether or not the piece is replaced, so that neither
     tells the label; hints, the number of turns and whether the role changes at the seam.
     """
-    right, split = dialogues.samples["right"], dialogues.samples["split"]
-    starts, ends = dialogues.starts, dialogues.ends
+    return _pair_pieces(step, step.samples["right"], _split_seed(step, 1))
+
+
+def _pair_pieces(step: DialogueStep, right: tf.Tensor, seed: tf.Tensor) -> Segments:
+    """See `draw_next_session`; `right`, bool `[samples]`, says which piece may be replaced."""
+    split = step.samples["split"]
+    starts, ends = step.starts, step.ends
     middle, lengths = starts + split, ends - starts
     turns = tf.where(right, lengths - split, split)
     own = tf.where(right, middle, starts)
@@ -298,22 +111,22 @@ def make_next_session_rows(dialogues: Dialogues, seed: tf.Tensor) -> Rows:
     at_end, turns_each = right[:, None], turns[:, None]
     begins = tf.where(at_end, ends - turns_each, starts)
     seams = tf.where(at_end, begins, begins + turns_each - 1)
-    longer = (lengths > turns_each) & (dialogues.session != dialogues.session[:, None])
-    inside = tf.clip_by_value(seams, 0, tf.size(dialogues.roles) - 1)
-    donor = dialogues.draw_place(longer, tf.where(right, middle, middle - 1), inside, seed)
+    longer = (lengths > turns_each) & (step.session != step.session[:, None])
+    inside = tf.clip_by_value(seams, 0, tf.size(step.roles) - 1)
+    donor = step.draw_place(longer, tf.where(right, middle, middle - 1), inside, seed)
     other = tf.where(donor < 0, own, tf.gather(begins, tf.maximum(donor, 0), batch_dims=1))
 
-    replaced = dialogues.samples["replaced"] & (donor >= 0)
+    replaced = step.samples["replaced"] & (donor >= 0)
     begin = tf.where(replaced & ~right, other, starts)
     first = tf.ragged.range(begin, begin + split)
     begin = tf.where(replaced & right, other, middle)
     second = tf.ragged.range(begin, begin + lengths - split)
     texts = [
-        tf.reduce_sum(tf.gather(dialogues.utterances, tf.ragged.range(x, x + turns)), axis=1)
+        tf.reduce_sum(tf.gather(step.utterances, tf.ragged.range(x, x + turns)), axis=1)
         for x in (own, other)
     ]
     last = tf.gather(first.values, first.row_limits() - 1)
-    changes = ~dialogues.share_role(last, tf.gather(second.values, second.row_starts()))
+    changes = ~step.share_role(last, tf.gather(second.values, second.row_starts()))
     targets = {
         "labels": tf.cast(~replaced, tf.float32),
         # A piece with the same texts still continues the dialogue; without a donor it is the same.
@@ -321,69 +134,133 @@ def make_next_session_rows(dialogues: Dialogues, seed: tf.Tensor) -> Rows:
         "hints": 2 * lengths + tf.cast(changes, tf.int32),
     }
     # Two pieces that one speaker ends and begins would give a replaced piece away.
-    return Rows(first, second, True, targets, tells_speakers=False)
+    rule = step.source.rule.divided_evenly()
+    return Segments(first, second, targets, True, rule, tells_speakers=False)
 
 
-def make_restoration_rows(dialogues: Dialogues) -> Rows:
-    """Rows of utterance restoration (section 2.3.2): the dialogue; all tokens of one turn will be
-    masked.
+def draw_restoration(step: DialogueStep, mask_id: int) -> Segments:
+    """Rows of utterance restoration (section 2.3.2): the dialogue, with all tokens of one turn
+    masked. These tokens, if they were not truncated away, share their row's weight equally.
 
-    targets: hidden int32, the index of that turn in the dialogue.
+    tokens: ids int32, the tokens as they were; weights.
     """
-    targets = {
-        "hidden": dialogues.samples["hidden"],
-        "weights": tf.ones([dialogues.count]),
-    }
-    return Rows(tf.ragged.range(dialogues.starts, dialogues.ends), None, True, targets)
+
+    def finish(token_ids: tf.Tensor, turn_ids: tf.Tensor) -> tuple:
+        hidden = tf.equal(turn_ids, step.samples["hidden"][:, None])  # == would lose the shape
+        count = tf.reduce_sum(tf.cast(hidden, tf.float32), axis=1, keepdims=True)
+        weights = tf.math.divide_no_nan(tf.ones_like(token_ids, tf.float32), count)
+        tokens = {"asked": hidden, "ids": token_ids, "weights": weights}
+        return tf.where(hidden, mask_id, token_ids), {}, tokens
+
+    return Segments(tf.ragged.range(step.starts, step.ends), None, {}, finish=finish)
 
 
-def make_incoherence_rows(dialogues: Dialogues, seed: tf.Tensor) -> Rows:
+def draw_incoherence(step: DialogueStep) -> Segments:
     """Rows of incoherence detection (section 2.3.3): the dialogue with one turn replaced by a turn
-    of another session, see `Dialogues.draw_strangers`.
+    of another session, see `DialogueStep.draw_strangers`.
 
-    targets: odd int32, the index of that turn in the dialogue.
+    targets: labels int32, the index of that turn in the dialogue; weights, 0 if it was truncated
+    away or says the same. tokens: turns int32, the turn of each token that belongs to one.
     """
-    window = tf.ragged.range(dialogues.starts, dialogues.ends)
-    odd = dialogues.starts + dialogues.samples["odd"]
-    drawn = dialogues.draw_strangers(odd, seed)
+    window = tf.ragged.range(step.starts, step.ends)
+    odd = step.samples["odd"]
+    own = step.starts + odd
+    drawn = step.draw_strangers(own, _split_seed(step, 2))
     taken = tf.maximum(drawn, 0)
     owners = find_rows(window)
     places = tf.where(
-        window.values == tf.gather(odd, owners), tf.gather(taken, owners), window.values
+        window.values == tf.gather(own, owners), tf.gather(taken, owners), window.values
     )
     # Replacing "ok" by "ok" is not incoherent.
-    differs = tf.gather(dialogues.utterances, odd) != tf.gather(dialogues.utterances, taken)
-    targets = {
-        "odd": dialogues.samples["odd"],
-        "weights": tf.cast((drawn >= 0) & differs, tf.float32),
-    }
+    differs = tf.gather(step.utterances, own) != tf.gather(step.utterances, taken)
+
+    def finish(token_ids: tf.Tensor, turn_ids: tf.Tensor) -> tuple:
+        left = tf.reduce_any(tf.equal(turn_ids, odd[:, None]), axis=1)
+        weights = tf.cast((drawn >= 0) & differs & left, tf.float32)
+        return token_ids, {"weights": weights}, {"asked": turn_ids >= 0, "turns": turn_ids}
+
     # The speakers stay as they were, so that they do not give the replaced turn away.
-    return Rows(window.with_values(places), None, True, targets, speaker_turns=window)
+    first = window.with_values(places)
+    return Segments(first, None, {"labels": odd}, speaker_turns=window, finish=finish)
 
 
-def make_consistency_rows(dialogues: Dialogues, seed: tf.Tensor) -> Rows:
+def draw_consistency(step: DialogueStep) -> Segments:
     """Rows of consistency discrimination (section 2.3.4), in pairs: a turn with another turn of its
-    speaker, and the same turn with a turn of another session, see `Dialogues.draw_strangers`.
+    speaker, and the same turn with a turn of another session, see `DialogueStep.draw_strangers`.
 
     targets: labels float32, 1 for a speaker's own turn, 0 for a stranger's; weights, equal for both
     rows of a pair; 0 if the other session's turn says what one of the two does; hints, 0 if the
     roles of the two turns differ but other sessions have that of the first, else 1.
     """
-    pair = dialogues.samples["pair"]
-    first, second = (dialogues.starts + tf.maximum(pair[:, i], 0) for i in range(2))
-    drawn = dialogues.draw_strangers(second, seed)
+    pair = step.samples["pair"]
+    first, second = (step.starts + tf.maximum(pair[:, i], 0) for i in range(2))
+    drawn = step.draw_strangers(second, _split_seed(step, 3))
     stranger = tf.maximum(drawn, 0)
-    said = [tf.gather(dialogues.utterances, turn) for turn in (first, second, stranger)]
+    said = [tf.gather(step.utterances, turn) for turn in (first, second, stranger)]
     differs = (said[2] != said[0]) & (said[2] != said[1])
     counts = (tf.reduce_min(pair, axis=1) >= 0) & (drawn >= 0) & differs
     firsts, seconds, weights = (
         tf.reshape(tf.stack(both, axis=1), [-1])
         for both in ([first, first], [second, stranger], [counts, counts])
     )
-    shared = tf.gather(_find_shared(dialogues.roles, dialogues.session_of_turn), firsts)
+    shared = tf.gather(_find_shared(step.roles, step.session_of_turn), firsts)
     targets = {
-        "labels": tf.tile([1.0, 0.0], [dialogues.count]),
+        "labels": tf.tile([1.0, 0.0], [step.count]),
         "weights": tf.cast(weights, tf.float32),
-        "hints": tf.cast(dialogues.share_role(firsts, seconds) | ~shared, tf.int32),
+        "hints": tf.cast(step.share_role(firsts, seconds) | ~shared, tf.int32),
     }
-    return Rows(put_apart(firsts), put_apart(seconds), False, targets)
+    return Segments(put_apart(firsts), put_apart(seconds), targets)
+
+
+def draw_pairs(step: DialogueStep, kind: str, masking: MaskingRule) -> Segments:
+    """Rows of post-training: two segments of which the relation is classified, and masked tokens.
+
+    The class is 0 if the second segment is from another session, and the highest class if it
+    follows the first. If there is no other session or turn to draw from, the second segment is the
+    true one, and so is the class.
+
+    targets: labels int32, the class; weights, 0 if the text from another session is also in this
+    dialogue or, of pieces, as `draw_next_session` says. tokens: ids int32, the masked tokens as
+    they were; token_weights, all 1.
+
+    Args:
+        step: the step.
+        kind: one of `PAIRS`.
+        masking: how tokens are masked.
+    """
+    if kind == "pieces":
+        right = tf.ones_like(step.samples["right"])
+        rows = _pair_pieces(step, right, _split_seed(step, 0, 2))
+        labels, weights = tf.cast(rows.targets["labels"], tf.int32), rows.targets["weights"]
+    else:
+        rows, labels, weights = _pair_with_turn(step, PAIRS[kind] - 1)
+
+    def finish(token_ids: tf.Tensor, turn_ids: tf.Tensor) -> tuple:
+        hidden, asked = mask_tokens(token_ids, masking, _split_seed(step, 1, 2))
+        ones = tf.ones_like(token_ids, tf.float32)
+        return hidden, {}, {"asked": asked, "ids": token_ids, "token_weights": ones}
+
+    targets = {"labels": labels, "weights": weights}
+    return dataclasses.replace(rows, targets=targets, rule=None, finish=finish)
+
+
+def _pair_with_turn(step: DialogueStep, highest: int) -> tuple[Segments, tf.Tensor, tf.Tensor]:
+    """Contexts with a single turn, classes and weights; `highest` is the true turn's class."""
+    wanted = tf.where(step.samples["replaced"], _RANDOM, highest)
+    true = other = step.ends - 1
+    drawn = step.draw_strangers(true, _split_seed(step, 0, 2))
+    stranger = tf.maximum(drawn, 0)
+    if step.others is not None:
+        other, wanted = step.others, step.samples["relevance"]
+        wanted = tf.where((wanted == _SAME_SESSION) & (other < 0), _NEXT, wanted)
+    labels = tf.where((wanted == _RANDOM) & (drawn < 0), highest, wanted)
+    second = tf.where(labels == highest, true, tf.where(labels == _RANDOM, stranger, other))
+
+    # "ok" from another session is no negative for a dialogue that contains "ok" itself.
+    said = step.samples["utterances"]
+    owners = find_rows(said)
+    same = said.values == tf.gather(tf.gather(step.utterances, stranger), owners)
+    known = tf.math.unsorted_segment_max(tf.cast(same, tf.int32), owners, step.count) > 0
+    weights = tf.cast((labels != _RANDOM) | ~known, tf.float32)
+    contexts = tf.ragged.range(step.starts, true)
+    return Segments(contexts, put_apart(second), {}), labels, weights

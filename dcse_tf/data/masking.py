@@ -1,10 +1,8 @@
-"""Masked language modelling: draws tokens to mask and their replacements (BERT, section 3.1)."""
+"""Replaces tokens: those to predict (BERT, section 3.1), and those of texts without sense."""
 
 import dataclasses
 
 import tensorflow as tf
-
-Tensors = dict[str, tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -13,7 +11,7 @@ class MaskingRule:
 
     Attributes:
         mask_rate: share of the ordinary tokens to predict; [CLS] and [SEP] are never predicted.
-        max_predictions: maximum number of predictions per utterance.
+        max_predictions: maximum number of predictions per text.
         mask_id: id of [MASK].
         special_ids: ids that are neither predicted nor drawn as replacements.
         vocabulary_size: number of entries of the vocabulary.
@@ -28,22 +26,21 @@ class MaskingRule:
     prefix_tokens: int = 0
 
 
-def mask_tokens(token_ids: tf.Tensor, rule: MaskingRule, seed: tf.Tensor) -> Tensors:
+def mask_tokens(
+    token_ids: tf.Tensor, rule: MaskingRule, seed: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Draws the tokens to predict: 80% become [MASK], 10% a random token, and 10% stay as they are.
 
-    Every utterance with an ordinary token has at least one prediction.
+    Every text with an ordinary token has at least one prediction.
 
     Args:
-        token_ids: int32 `[batch, tokens]`, zero-padded.
+        token_ids: int32 `[texts, tokens]`, zero-padded.
         rule: how tokens are masked.
         seed: int `[2]`; it alone determines the draw.
 
     Returns:
-        token_ids: int32 `[batch, tokens]`, with the masked tokens replaced.
-        padding_mask: bool `[batch, tokens]`, True = real token.
-        mask_positions: int32 `[batch, max_predictions]`, positions of the tokens to predict.
-        mask_ids: int32 `[batch, max_predictions]`, the true tokens there.
-        mask_weights: float32 `[batch, max_predictions]`, 1 = a prediction, 0 = none.
+        int32 `[texts, tokens]`, with the masked tokens replaced, and bool `[texts, tokens]`, True
+        = a token to predict.
     """
     seeds = tf.random.split(seed, 3)
     special = tf.reduce_any(
@@ -61,44 +58,13 @@ def mask_tokens(token_ids: tf.Tensor, rule: MaskingRule, seed: tf.Tensor) -> Ten
     rank = tf.range(rule.max_predictions, dtype=tf.float32)[None, :]
     chosen = (drawn >= 0.0) & (rank < wanted)
     positions = tf.where(chosen, positions, 0)
-    true_ids = tf.gather(token_ids, positions, batch_dims=1)
-    hidden_ids = _hide(true_ids, rule, seeds[1:])
+    hidden = _hide(tf.gather(token_ids, positions, batch_dims=1), rule, seeds[1:])
 
     places = tf.where(chosen)
     updates = tf.stack([places[:, 0], tf.cast(tf.gather_nd(positions, places), tf.int64)], axis=1)
-    return {
-        "token_ids": tf.tensor_scatter_nd_update(
-            token_ids, updates, tf.gather_nd(hidden_ids, places)
-        ),
-        "padding_mask": token_ids != 0,
-        "mask_positions": positions,
-        "mask_ids": tf.where(chosen, true_ids, 0),
-        "mask_weights": tf.cast(chosen, tf.float32),
-    }
-
-
-def list_predictions(batch: Tensors) -> Tensors:
-    """Flattens the predictions of a batch into one list, without unused positions.
-
-    So the prediction head computes only what is needed.
-
-    Args:
-        batch: mask_positions, mask_ids, mask_weights `[batch, max_predictions]` and padding_mask
-            `[batch, tokens]`, as `mask_tokens` returns them.
-
-    Returns:
-        mask_positions: int32 `[predictions]`, indices into the batch's flattened tokens.
-        mask_ids: int32 `[predictions]`.
-        mask_weights: float32 `[predictions]`.
-    """
-    rows, tokens = tf.unstack(tf.shape(batch["padding_mask"]))
-    chosen = batch["mask_weights"] > 0.0
-    flat = {
-        "mask_positions": batch["mask_positions"] + (tf.range(rows) * tokens)[:, None],
-        "mask_ids": batch["mask_ids"],
-        "mask_weights": batch["mask_weights"],
-    }
-    return {name: tf.boolean_mask(value, chosen) for name, value in flat.items()}
+    masked = tf.tensor_scatter_nd_update(token_ids, updates, tf.gather_nd(hidden, places))
+    nothing, every = tf.zeros_like(token_ids, tf.bool), tf.ones_like(places[:, 0], tf.bool)
+    return masked, tf.tensor_scatter_nd_update(nothing, updates, every)
 
 
 def _hide(true_ids: tf.Tensor, rule: MaskingRule, seeds: tf.Tensor) -> tf.Tensor:
@@ -109,3 +75,43 @@ def _hide(true_ids: tf.Tensor, rule: MaskingRule, seeds: tf.Tensor) -> tf.Tensor
     fate = tf.random.stateless_uniform(shape, seeds[1])
     hidden = tf.where(fate < 0.8, tf.cast(rule.mask_id, true_ids.dtype), random_ids)
     return tf.where(fate < 0.9, hidden, true_ids)
+
+
+# Probability that an ordinary token of a text is replaced.
+GARBLED = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class GarblingRule:
+    """How texts become texts of no domain.
+
+    Attributes:
+        special_ids: ids that are never replaced, including [PAD].
+        words: ids that replacements are drawn from.
+        prefix_tokens: number of tokens of the prefix, after [CLS]; they are never replaced either.
+    """
+
+    special_ids: tuple[int, ...]
+    words: tuple[int, ...]
+    prefix_tokens: int = 0
+
+
+def garble(token_ids: tf.Tensor, rule: GarblingRule, seed: tf.Tensor) -> tf.Tensor:
+    """Replaces each ordinary token, with probability `GARBLED`, by a word drawn uniformly.
+
+    Args:
+        token_ids: int32 `[texts, tokens]`, zero-padded.
+        rule: the ids to keep, and the possible replacements.
+        seed: int `[2]`; it alone determines the draw.
+
+    Returns:
+        int32 `[texts, tokens]`.
+    """
+    seeds, shape = tf.random.split(seed, 2), tf.shape(token_ids)
+    special = tf.constant(rule.special_ids, token_ids.dtype)
+    stays = tf.reduce_any(token_ids[..., None] == special, axis=-1)
+    stays |= tf.range(shape[1]) <= rule.prefix_tokens
+    chosen = ~stays & (tf.random.stateless_uniform(shape, seeds[0]) < GARBLED)
+    words = tf.constant(rule.words, token_ids.dtype)
+    drawn = tf.random.stateless_uniform(shape, seeds[1], 0, len(rule.words), tf.int32)
+    return tf.where(chosen, tf.gather(words, drawn), token_ids)

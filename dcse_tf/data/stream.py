@@ -7,39 +7,19 @@ before that step are never read.
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
-from dcse_tf.bert.layout import Layout, lay_out
-from dcse_tf.data.batch import (
-    cut_session,
-    make_batches,
-    make_sample,
-    make_simcse_batches,
-    turns_of_samples,
-    turns_of_sessions,
-)
-from dcse_tf.data.dialogue import Context
-from dcse_tf.data.flat_contexts import flatten_contexts
+from dcse_tf.bert.layout import Layout
 from dcse_tf.data.manifest import Blocks, Corpus, Split, read_blocks
-from dcse_tf.data.masking import MaskingRule, list_predictions, mask_tokens
-from dcse_tf.data.records import (
-    parse_session,
-    parse_session_ids,
-    parse_utterances,
-    shard_paths,
-)
-from dcse_tf.data.rehearsal import RehearsalForm, append_garbled
+from dcse_tf.data.records import parse_session_ids, shard_paths
+from dcse_tf.data.table import Step, fold_seed, make_batches
 
 _READ_BLOCKS = 8
 
 PADDED = Layout("padded")
-
-# For functions made of TensorFlow operations alone: AutoGraph would take longer to convert them
-# than TensorFlow takes to trace them.
-without_autograph = tf.autograph.experimental.do_not_convert
 
 Elements = Callable[[tf.Tensor], tf.Tensor | tf.RaggedTensor]
 
@@ -135,16 +115,30 @@ def _read_block(path: tf.Tensor, block: Blocks) -> tf.data.Dataset:
 
 # Default number of elements that are shuffled together.
 WINDOW = {"sessions": 20_000, "utterances": 100_000}
-# Each purpose draws its random numbers from its own stream of the run's seed.
-_BLOCKS, _ORDER, SAMPLES, BATCHES, _GARBLED = range(5)
+# Each purpose draws its random numbers from its own stream of the run's seed; steps draw by
+# (seed, step), elements by (seed, epoch, index).
+_BLOCKS, _ORDER, _SAMPLES = range(3)
 
 
-def fold_seed(*parts: tf.Tensor | int) -> tf.Tensor:
-    """Folds any number of integers into a stateless seed `[2]`."""
-    seed = tf.constant([0, 0], tf.int64)
-    for part in parts:
-        seed = tf.random.fold_in(seed, tf.cast(part, tf.int64))
-    return seed
+class Source(Protocol):
+    """What a task's batches are made of.
+
+    Attributes:
+        samples: what the elements of an epoch are, "sessions" or "utterances".
+    """
+
+    samples: str
+
+    def list_elements(self, records: tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
+        """Converts the records of a window, strings `[sessions]`, to elements."""
+
+    def draw(self, element: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Draws an element's sample; `seed`, int64 `[2]`, alone determines the draws."""
+
+    def make_step(self, samples: dict, splits: tf.Tensor, seed: int, number: tf.Tensor) -> Step:
+        """Makes a step of batched samples; the arguments are those of `Step`, of which `splits`
+        divides the samples evenly.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,7 +150,7 @@ class Stream:
         seed: the run's seed; with epoch, index and step it determines every draw.
         first_step: the step to start at; step 0 is the start of the training.
         replicas: number of batches per step; must divide `batch_size`.
-        layout: layout of the utterance tables.
+        layout: layout of the tables.
         window: number of elements that are shuffled together; 0 for the default in `WINDOW`.
         own: numbers of the replicas whose batches this stream yields; None for all.
         most: elements after which the stream of a single pass ends, with a last batch that may be
@@ -171,10 +165,6 @@ class Stream:
     window: int = 0
     own: range | None = None
     most: int = 0
-
-    def take_own(self, batches: Sequence[dict[str, tf.Tensor]]) -> tuple[dict[str, tf.Tensor], ...]:
-        """Selects this stream's own batches from those of all replicas."""
-        return tuple(batches if self.own is None else [batches[number] for number in self.own])
 
 
 def repeat_epochs(
@@ -247,138 +237,43 @@ def list_sessions(corpus: Corpus, samples: str, stream: Stream) -> list[str]:
     return [session.decode("utf-8", "replace") for session in ids]
 
 
-@dataclasses.dataclass(frozen=True)
-class BatchForm:
-    """How the contrastive objectives sample a session, and what a batch contains.
-
-    Attributes:
-        name: "plain" and "unique" use one turn of a session as the response, "dense" every turn
-            of a run of consecutive turns. "plain" encodes every use of an utterance separately, as
-            in the paper's procedure; the others encode each distinct utterance once.
-        negatives: number of negatives per response; 0 for all that the batch has.
-        session_turns: maximum turns of a run in "dense".
-        context_tokens: if positive, the turns of a context are joined into one sequence of at most
-            this many tokens, see `flatten_contexts`.
-    """
-
-    name: str
-    negatives: int
-    session_turns: int = 0
-    context_tokens: int = 0
-
-
-@without_autograph
-def make_contrastive_dataset(
+@tf.autograph.experimental.do_not_convert  # faster to trace; there is nothing to convert
+def make_dataset(
     corpus: Corpus,
-    form: BatchForm,
-    context: Context,
+    source: Source,
+    draw_rows: Callable[[Step], Mapping[str, Any]],
     stream: Stream,
-    rehearsal: RehearsalForm | None = None,
+    split: str = "train",
 ) -> tf.data.Dataset:
-    """Batches for the contrastive objectives, see `make_batches`; `replicas` of them per step.
+    """The batches of successive steps, see `make_batches`; `replicas` of them per step.
 
     Args:
-        corpus: the corpus; the elements are the sessions of its train split.
-        form: how a session is sampled.
-        context: which turns around a response form its context.
-        stream: how the corpus is read.
-        rehearsal: garbled texts to add to every step, if any.
-    """
-    split, longest = corpus.manifest.splits["train"], corpus.manifest.max_sequence_length
-    is_dense = form.name == "dense"
-
-    def parse(step: tf.Tensor, epoch: tf.Tensor, index: tf.Tensor, record: tf.Tensor) -> tuple:
-        session, draw = parse_session(record), fold_seed(stream.seed, epoch, index, SAMPLES)
-        if is_dense:
-            return step, cut_session(session, draw, form.session_turns)
-        return step, make_sample(session, draw, context, longest)
-
-    def assemble(steps: tf.Tensor, elements: dict) -> tuple[dict, ...]:
-        if is_dense:
-            turns = turns_of_sessions(elements, context, stream.replicas)
-        else:
-            turns = turns_of_samples(elements, stream.replicas)
-        if form.context_tokens:
-            turns = flatten_contexts(turns, context.turns, form.context_tokens)
-        if rehearsal:
-            drawn = fold_seed(stream.seed, steps[0], _GARBLED)
-            turns = append_garbled(turns, rehearsal, drawn)
-        batches = make_batches(
-            turns,
-            form.negatives,
-            fold_seed(stream.seed, steps[0], BATCHES),
-            stream.replicas,
-            stream.layout,
-            distinct=form.name != "plain",
-        )
-        return stream.take_own(batches)
-
-    dataset = repeat_epochs(corpus.folder, split, "sessions", lambda records: records, stream)
-    dataset = dataset.map(parse, tf.data.AUTOTUNE)
-    collect = dataset.ragged_batch if is_dense else dataset.batch
-    dataset = collect(stream.batch_size, drop_remainder=True)
-    return in_turn(dataset.map(assemble, tf.data.AUTOTUNE))
-
-
-@without_autograph
-def make_masked_lm_dataset(
-    corpus: Corpus, rule: MaskingRule, stream: Stream, split: str = "train"
-) -> tf.data.Dataset:
-    """Batches for masked language modelling, see `mask_tokens`; `replicas` of them per step.
-
-    Args:
-        corpus: the corpus; the elements are its utterances.
-        rule: how tokens are masked; the masks are drawn anew in every epoch.
+        corpus: the prepared corpus.
+        source: what the batches are made of.
+        draw_rows: draws the rows of a step, by a name for each.
         stream: how the corpus is read.
         split: which of its splits to read.
     """
 
-    def mask(step: tf.Tensor, token_ids: tf.Tensor) -> tuple[dict, ...]:
-        batch = mask_tokens(token_ids, rule, fold_seed(stream.seed, step[0], BATCHES))
-        parts = {name: tf.split(value, stream.replicas) for name, value in batch.items()}
-        batches = []
-        for replica in range(stream.replicas):
-            own = {name: part[replica] for name, part in parts.items()}
-            table = lay_out(own.pop("token_ids"), stream.layout)
-            batches.append({**table, **list_predictions(own)})
-        return stream.take_own(batches)
+    def draw(step: tf.Tensor, epoch: tf.Tensor, index: tf.Tensor, element: tf.Tensor) -> tuple:
+        return step, source.draw(element, fold_seed(stream.seed, epoch, index, _SAMPLES))
 
-    dataset = _utterances(corpus, split, stream)
-    return in_turn(dataset.map(mask, tf.data.AUTOTUNE))
+    def assemble(steps: tf.Tensor, samples: dict) -> tuple[dict[str, tf.Tensor], ...]:
+        each = tf.shape(steps)[0] // stream.replicas
+        splits = tf.range(stream.replicas + 1) * each
+        step = source.make_step(samples, splits, stream.seed, steps[0])
+        batches = make_batches(step, draw_rows(step), stream.layout)
+        return tuple(batches[number] for number in stream.own or range(stream.replicas))
 
-
-@without_autograph
-def make_simcse_dataset(corpus: Corpus, stream: Stream) -> tf.data.Dataset:
-    """Batches that pair every utterance with itself, see `make_simcse_batches`; `replicas` of them
-    per step.
-    """
-
-    def assemble(steps: tf.Tensor, token_ids: tf.Tensor) -> tuple[dict, ...]:
-        batches = make_simcse_batches(token_ids, stream.replicas, stream.layout)
-        return stream.take_own(batches)
-
-    return in_turn(_utterances(corpus, "train", stream).map(assemble, tf.data.AUTOTUNE))
-
-
-def _utterances(corpus: Corpus, split: str, stream: Stream) -> tf.data.Dataset:
-    """Batches of utterances: steps `[batch]`, and token ids `[batch, tokens]` padded to the
-    longest utterance of the batch.
-    """
-    dataset = repeat_epochs(
-        corpus.folder, corpus.manifest.splits[split], "utterances", parse_utterances, stream
-    )
-    dataset = dataset.map(lambda step, epoch, index, token_ids: (step, token_ids))
-    whole = not stream.most
-    return dataset.padded_batch(stream.batch_size, ([], [None]), drop_remainder=whole)
-
-
-def in_turn(batches: tf.data.Dataset) -> tf.data.Dataset:
-    """Flattens tuples of batches into single batches; a strategy takes one for each replica."""
-
-    def split(*parts: dict[str, tf.Tensor]) -> tf.data.Dataset:
-        dataset = tf.data.Dataset.from_tensors(parts[0])
-        for part in parts[1:]:
-            dataset = dataset.concatenate(tf.data.Dataset.from_tensors(part))
+    def part(*batches: dict[str, tf.Tensor]) -> tf.data.Dataset:
+        # A strategy takes one batch for each replica, and their shapes differ.
+        dataset = tf.data.Dataset.from_tensors(batches[0])
+        for batch in batches[1:]:
+            dataset = dataset.concatenate(tf.data.Dataset.from_tensors(batch))
         return dataset
 
-    return batches.flat_map(split).prefetch(tf.data.AUTOTUNE)
+    of_split, elements = corpus.manifest.splits[split], source.list_elements
+    dataset = repeat_epochs(corpus.folder, of_split, source.samples, elements, stream)
+    dataset = dataset.map(draw, tf.data.AUTOTUNE)
+    dataset = dataset.ragged_batch(stream.batch_size, drop_remainder=not stream.most)
+    return dataset.map(assemble, tf.data.AUTOTUNE).flat_map(part).prefetch(tf.data.AUTOTUNE)

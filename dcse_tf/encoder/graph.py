@@ -14,9 +14,8 @@ from dcse_tf.bert.unknown import UnknownTokens
 from dcse_tf.bert.vocabulary import Vocabulary
 from dcse_tf.bert.weights import read_bert_tensors
 from dcse_tf.encoder.backend import BATCH_TOKENS, Backend, Match, hash_arrays, split_by_length
-from dcse_tf.matching.dialogue_cse import build_matching
 from dcse_tf.matching.head_files import HeadMaps, read_heads
-from dcse_tf.matching.matching import masked_mean
+from dcse_tf.matching.matching import build_matching, masked_mean
 from dcse_tf.matching.matching_files import PAPER, MatchingForm
 from dcse_tf.progress import Progress
 
@@ -251,7 +250,7 @@ class GraphBackend(Backend):
     @functools.cached_property
     def _matching(self) -> Callable[[dict[str, tf.Tensor]], tf.Tensor]:
         (embeddings,) = self.embed_tokens([""]).values()
-        matching = build_matching(embeddings.shape[-1], self.graph.matching)
+        matching = build_matching(embeddings.shape[-1], self.graph.matching.attention)
         return tf.function(matching, reduce_retracing=True)
 
 

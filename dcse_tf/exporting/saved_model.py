@@ -26,7 +26,7 @@ from dcse_tf.exporting.export_options import ExportOptions
 from dcse_tf.exporting.model_card import list_versions
 from dcse_tf.exporting.probes import CANDIDATES, CONTEXTS, SENTENCES, no_warnings, refuse
 from dcse_tf.files import hash_bytes, write_json
-from dcse_tf.matching.dialogue_cse import build_matching
+from dcse_tf.matching.matching import build_matching
 from dcse_tf.reranker.checkpoint_scorer import CheckpointScorer, build_model, fingerprint
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.reranker.scorers import RerankerFolder
@@ -70,7 +70,7 @@ class ServedEncoder(tf.Module):
         }
         if encoder.postprocessing is None:
             dim = encoder.encode_tokens(tf.zeros([1, 1], tf.int32))[0].shape[-1]
-            self._matching = build_matching(dim, encoder.matching)
+            self._matching = build_matching(dim, encoder.matching.attention)
             self.functions[MATCH] = tf.function(self._match, input_signature=_DIALOGUES)
 
     def _embed(self, sentences: tf.Tensor) -> dict[str, tf.Tensor]:

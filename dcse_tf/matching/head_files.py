@@ -19,7 +19,7 @@ from dcse_tf.bert.tensor_files import read_tensor_file, write_tensor_file
 from dcse_tf.errors import InputError
 
 if TYPE_CHECKING:
-    from dcse_tf.matching.projection import ProjectionHead
+    from dcse_tf.matching.heads import ProjectionHead
 
 # The maps of each side, in order.
 HeadMaps = Mapping[str, tuple[AffineMap, ...]]

@@ -1,4 +1,4 @@
-"""The matching of a response with its context as Keras layers (paper, equations 3 to 7)."""
+"""The matching of a response with its context and its loss as Keras layers (equations 3 to 8)."""
 
 import keras
 from keras import ops
@@ -261,3 +261,88 @@ class TurnAggregation(keras.layers.Layer):
     def compute_output_shape(self, refined_shape, context_padding_mask_shape, turn_mask_shape):
         batch, candidates, _, _, dim = refined_shape
         return (batch, candidates, dim)
+
+
+@keras.saving.register_keras_serializable(package="dcse_tf")
+class NTXent(keras.layers.Layer):
+    """-log softmax of the positive's similarity among the candidates' (paper, equation 8).
+
+    Args:
+        temperature: divisor of the similarities.
+    """
+
+    def __init__(self, temperature=0.1, **kwargs):
+        super().__init__(**kwargs)
+        self.temperature = temperature
+
+    def call(self, similarity, candidate_mask):
+        """Computes the loss of every row.
+
+        Args:
+            similarity: float `[batch, candidates]`; column 0 is the positive.
+            candidate_mask: bool `[batch, candidates]`, True = a candidate.
+
+        Returns:
+            float `[batch]`.
+        """
+        # So far below every real logit, a cosine divided by the temperature, that exp gives 0.
+        masked = ops.full((), -1e9, similarity.dtype)
+        logits = ops.where(candidate_mask, similarity / self.temperature, masked)
+        return ops.logsumexp(logits, axis=-1) - logits[:, 0]
+
+    def compute_output_shape(self, similarity_shape, candidate_mask_shape):
+        return similarity_shape[:1]
+
+    def get_config(self):
+        return {**super().get_config(), "temperature": self.temperature}
+
+
+def build_matching(dim: int, attention: TurnAttention | None = None) -> keras.Model:
+    """The similarity of contexts and candidates from encoded utterances, equation by equation.
+
+    See sections 4.2 to 4.4 of the paper.
+
+    Args:
+        dim: width of the token embeddings.
+        attention: weights the turns (I1); None for their mean (I2).
+
+    Returns:
+        A functional model from
+            token_embeddings: float `[utterances, tokens, dim]`, the encoded table;
+            padding_mask: bool `[utterances, tokens]`, True = real token;
+            context_index: int32 `[batch, turns]` and candidate_index: int32
+                `[batch, candidates]`, both into the table;
+            turn_mask: bool `[batch, turns]`, True = real turn;
+        to the similarity of each context and candidate, float32 `[batch, candidates]`.
+    """
+    token_embeddings = keras.Input((None, dim), name="token_embeddings")
+    padding_mask = keras.Input((None,), dtype="bool", name="padding_mask")
+    context_index = keras.Input((None,), dtype="int32", name="context_index")
+    turn_mask = keras.Input((None,), dtype="bool", name="turn_mask")
+    candidate_index = keras.Input((None,), dtype="int32", name="candidate_index")
+
+    context = ops.take(token_embeddings, context_index, axis=0)
+    candidates = ops.take(token_embeddings, candidate_index, axis=0)
+    masks = (
+        ops.take(padding_mask, context_index, axis=0),
+        ops.take(padding_mask, candidate_index, axis=0),
+    )
+    refined = MatchingGuidedEmbedding(dtype="float32", name="matching_guided_embedding")(
+        context, candidates, *masks
+    )
+    aggregation = (
+        AttentiveTurnAggregation(attention, dtype="float32", name="turn_aggregation")
+        if attention
+        else TurnAggregation(dtype="float32", name="turn_aggregation")
+    )
+    context_aware = aggregation(refined, masks[0], turn_mask)
+    context_free = MaskedMeanPooling(dtype="float32", name="pooling")(candidates, masks[1])
+    similarity = CosineSimilarity(dtype="float32", name="similarity")(context_aware, context_free)
+    inputs = {
+        "token_embeddings": token_embeddings,
+        "padding_mask": padding_mask,
+        "context_index": context_index,
+        "turn_mask": turn_mask,
+        "candidate_index": candidate_index,
+    }
+    return keras.Model(inputs, similarity, name="matching")

@@ -1,9 +1,13 @@
 """The similarities of all contexts and utterances of a table, exact but cheaper to compute."""
 
+from collections.abc import Sequence
+
 import keras
 from keras import ops
 
+from dcse_tf.matching.heads import ProjectionHead
 from dcse_tf.matching.matching import (
+    TurnAttention,
     WithTurnAttention,
     inverse_root,
     masked_mean,
@@ -120,3 +124,60 @@ class MeanCosineSimilarity(PairSimilarity):
 
     def get_config(self):
         return {**super().get_config(), "first_dims": self.first_dims}
+
+
+@keras.saving.register_keras_serializable(package="dcse_tf")
+class ProjectedCosineSimilarity(PairSimilarity):
+    """Cosine of a context's projected mean embedding and an utterance's, for all pairs.
+
+    Args:
+        context_head: `ProjectionHead` of the mean of a context's sentence embeddings.
+        response_head: `ProjectionHead` of an utterance's embedding.
+    """
+
+    def __init__(self, context_head, response_head, **kwargs):
+        super().__init__(**kwargs)
+        self.context_head = context_head
+        self.response_head = response_head
+
+    def call(self, token_embeddings, padding_mask, context_index, turn_mask):
+        """Arguments and result as described in `PairSimilarity`."""
+        means = masked_mean(token_embeddings, padding_mask)
+        context = masked_mean(ops.take(means, context_index, axis=0), turn_mask)
+        first, second = unit(self.context_head(context)), unit(self.response_head(means))
+        return ops.matmul(first, ops.transpose(second))
+
+    def get_config(self):
+        heads = {
+            name: keras.saving.serialize_keras_object(getattr(self, name))
+            for name in ("context_head", "response_head")
+        }
+        return {**super().get_config(), **heads}
+
+    @classmethod
+    def from_config(cls, config):
+        for name in ("context_head", "response_head"):
+            config[name] = keras.saving.deserialize_keras_object(config[name])
+        return cls(**config)
+
+
+def build_pair_similarity(
+    kind: str,
+    attention: TurnAttention | None = None,
+    heads: Sequence[ProjectionHead] = (),
+    first_dims: int = 0,
+) -> PairSimilarity:
+    """The layer of a similarity.
+
+    Args:
+        kind: "matching", "cosine" or "projected", the cosine behind projection heads.
+        attention: matching: weights the turns (I1); None for their mean (I2).
+        heads: projected: those of contexts and of responses.
+        first_dims: cosine: see `MeanCosineSimilarity`; 0 for all.
+    """
+    if kind == "matching":
+        return GramSimilarity(attention, dtype="float32", name="similarity")
+    if kind == "projected":
+        return ProjectedCosineSimilarity(*heads, dtype="float32", name="projected")
+    name = f"cosine_{first_dims}" if first_dims else "cosine"
+    return MeanCosineSimilarity(first_dims or None, dtype="float32", name=name)

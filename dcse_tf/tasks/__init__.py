@@ -2,10 +2,10 @@
 
     options = TASKS["simcse"].options(data_dir="data", encoder="bert-base-uncased", run_dir="run")
 
-Other packages add tasks with `register_task`.
+Other packages add tasks with `register_task`, and terms with `register_term`.
 """
 
-from dcse_tf.tasks.registry import TASKS, register_task
+from dcse_tf.tasks.registry import TASKS, register_task, register_term
 
 # isort: split
 # Each module registers its task or tasks; the first is the default.
@@ -18,4 +18,4 @@ from dcse_tf.tasks import (  # noqa: F401
     simcse,
 )
 
-__all__ = ["TASKS", "register_task"]
+__all__ = ["TASKS", "register_task", "register_term"]

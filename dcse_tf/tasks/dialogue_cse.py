@@ -1,28 +1,30 @@
-"""The paper's contrastive objective as a task.
+"""The paper's contrastive objective as a task, and its extensions.
 
 Commands import this module for its options and must answer --help at once, so TensorFlow and
 everything that needs it is imported inside the functions.
 """
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dcse_tf.evaluation.names import PROJECTED
 from dcse_tf.options import option
-from dcse_tf.tasks.levers import LeverOptions
-from dcse_tf.tasks.options import ContextOptions, ContrastOptions
+from dcse_tf.tasks.options import BatchOptions, ContextOptions, ContrastOptions
 from dcse_tf.tasks.registry import register_task
-from dcse_tf.tasks.spec import EncoderParts, Setup, TaskSpec, Tensors, centering_parts
+from dcse_tf.tasks.spec import EncoderParts, Setup, TaskSpec, Term, centering_parts
+from dcse_tf.tasks.terms.contrast import Contrast
+from dcse_tf.tasks.terms.prediction import Predict, PredictionOptions
+from dcse_tf.tasks.terms.rehearsal import RehearsalOptions, Rehearse
 
 if TYPE_CHECKING:
-    import keras
-    import tensorflow as tf
-
     from dcse_tf.data.manifest import Manifest
+    from dcse_tf.data.responses import ResponseSource
 
 
 @dataclasses.dataclass(frozen=True)
-class DialogueCseOptions(ContextOptions, ContrastOptions, LeverOptions):
+class DialogueCseOptions(
+    ContextOptions, ContrastOptions, PredictionOptions, RehearsalOptions, BatchOptions
+):
     """Options with the paper's values (section 5.3) as defaults, where it gives them.
 
     The number of epochs is this project's: in one epoch, only one turn of each session is trained
@@ -51,14 +53,47 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, LeverOptions):
         minimum=0.0,
         maximum=1.0,
     )
+    projection_dim: int = option(
+        0,
+        "Contrast the plain cosine behind two projection heads of this width, one for "
+        "contexts and one for responses. They are kept beside the encoder, to choose responses. "
+        "0: none.",
+        minimum=2,
+        or_zero=True,
+    )
+    projection_rate: float = option(
+        10.0,
+        "Learning rate of the projection heads, as a multiple of `learning_rate`.",
+        minimum=1e-3,
+    )
+    projection_share: float = option(
+        1.0,
+        "With `projection_dim`: share of the plain cosine's contrast that lies behind the heads; "
+        "the rest contrasts the embeddings themselves.",
+        minimum=0.01,
+        maximum=1.0,
+    )
+    matryoshka_dims: tuple[str, ...] = option(
+        (),
+        "Also contrast the plain cosine of the first dimensions, for each of these numbers "
+        "(Kusupati et al. 2022); these losses and that of all dimensions have equal weight. "
+        "Embeddings can then be truncated by `truncate_dim`. Default: none.",
+    )
 
     def check(self) -> None:
         super().check()
-        for name in ("projection_dim", "matryoshka_dims"):
-            if self.is_given(name) and not self.cosine_weight:
-                self.refuse(name, "is for the plain cosine, so it needs `cosine_weight`")
+        self.check_needed("projection_dim", "projection_rate", "projection_share")
+        self.check_needed("cosine_weight", "projection_dim", "matryoshka_dims")
         if self.is_given("aggregation") and self.cosine_weight == 1.0:
             self.refuse("aggregation", "with `cosine_weight`=1 there is no matching")
+        given = self.matryoshka_dims
+        if not all(text.isdecimal() and int(text) for text in given) or len({*given}) < len(given):
+            self.refuse("matryoshka_dims", "expected different whole numbers of at least 1")
+        if given and self.projection_dim and self.projection_share == 1.0:
+            self.refuse(
+                "matryoshka_dims",
+                "with `projection_dim` and `projection_share`=1 the embeddings are not contrasted",
+            )
 
     @property
     def similarities(self) -> tuple[str, ...]:
@@ -75,9 +110,43 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, LeverOptions):
         return found
 
 
+def list_terms(setup: Setup[DialogueCseOptions]) -> list[Term]:
+    """The contrast of several similarities, with a share each; the prediction; the rehearsal.
+
+    The paper's objective is the first contrast alone.
+    """
+    options = setup.options
+    dims = [int(text) for text in options.matryoshka_dims]
+    if setup.backbone and max(dims, default=0) >= setup.backbone.hidden_dim:
+        most = setup.backbone.hidden_dim
+        options.refuse("matryoshka_dims", f"expected fewer than the encoder's {most} dimensions")
+    all_contrasts = 1.0 - options.prediction_weight
+    cosine = all_contrasts * options.cosine_weight
+    projected = cosine * options.projection_share if options.projection_dim else 0.0
+    plain = (cosine - projected) / (1 + len(dims))
+    contrasts = [
+        Contrast(setup, all_contrasts - cosine, "matching"),
+        Contrast(setup, projected, "projected"),
+        Contrast(setup, plain, "cosine"),
+        *(Contrast(setup, plain, "cosine", first_dims) for first_dims in dims),
+    ]
+    # The metrics of training describe the similarity with the largest share.
+    main = max(contrasts, key=lambda term: term.weight)
+    main.label = ""
+    return [*contrasts, Predict(setup), Rehearse(setup)]
+
+
+def make_response_source(setup: Setup[Any]) -> "ResponseSource":
+    """Responses in their contexts, for tasks with `BatchOptions`."""
+    from dcse_tf.data.responses import ResponseSource
+
+    options, longest = setup.options, setup.manifest.max_sequence_length
+    return ResponseSource(options.batch_form, options.context, options.session_turns, longest)
+
+
 def _build_parts(options: DialogueCseOptions, dim: int) -> EncoderParts:
+    from dcse_tf.matching.heads import build_heads
     from dcse_tf.matching.matching_files import MatchingForm, build_turn_attention
-    from dcse_tf.matching.projection import build_heads
 
     parts = centering_parts(options, dim)
     if width := options.projection_dim:
@@ -91,83 +160,12 @@ def _build_parts(options: DialogueCseOptions, dim: int) -> EncoderParts:
     return dataclasses.replace(parts, matching=MatchingForm(attention))
 
 
-def _build_model(setup: Setup[DialogueCseOptions]) -> "keras.Model":
-    from dcse_tf.bert import bert
-    from dcse_tf.matching.context_prediction import ContextPrediction
-    from dcse_tf.matching.dialogue_cse import Objective, build_dialogue_cse
-    from dcse_tf.matching.matching_files import PAPER
-    from dcse_tf.matching.start import StartObjective
-    from dcse_tf.tasks.shared import make_layout
-
-    options, parts, start = setup.options, setup.parts, None
-    if options.uses_start:
-        assert setup.source
-        backbone = bert.load_backbone(setup.source, compute_dtype=options.compute_dtype)
-        prediction, share = None, options.prediction_weight
-        if share:
-            offsets, most = options.context.offsets, options.prediction_turns
-            near = [slot for slot, offset in enumerate(offsets) if abs(offset) <= most]
-            rate = options.prediction_rate
-            prediction = ContextPrediction(near, rate, dtype="float32", name="context_prediction")
-        start = StartObjective(
-            backbone,
-            prediction=prediction,
-            prediction_weight=share,
-            rehearsal_weight=options.rehearsal_weight,
-        )
-    dim = setup.backbone.hidden_dim
-    if max(options.truncated_dims, default=0) >= dim:
-        options.refuse("matryoshka_dims", f"expected fewer than the encoder's {dim} dimensions")
-    objective = Objective(
-        options.temperature,
-        parts.matching or PAPER,
-        cosine_weight=options.cosine_weight,
-        start=start,
-        heads=parts.heads,
-        projection_share=options.projection_share,
-        matryoshka_dims=options.truncated_dims,
-    )
-    return build_dialogue_cse(setup.backbone, make_layout(options), objective, parts.centering)
-
-
-def _make_dataset(
-    setup: Setup[DialogueCseOptions], first_step: int, replicas: int
-) -> "tf.data.Dataset":
-    from dcse_tf.tasks.shared import make_dialogue_dataset, make_rehearsal_form
-
-    options, rehearsal = setup.options, None
-    if options.rehearsal_weight:
-        rehearsal = make_rehearsal_form(setup.vocabulary, options.rehearsal_texts)
-    return make_dialogue_dataset(setup, first_step, replicas, rehearsal=rehearsal)
-
-
-def compute_contrastive_loss(model: "keras.Model", batch: Tensors) -> Tensors:
-    """Sums over the rows of a batch: the loss of equation 8, and metrics of training.
-
-    All losses but "loss" are unweighted. The metrics are those of the similarity whose share of the
-    loss is largest, such as the plain cosine's with a `cosine_weight` of 0.8.
-
-    - Always: accuracy (the positive is strictly above every negative), positive_similarity, and
-      negative_similarity (the mean over a row's negatives).
-    - With a prediction: prediction_loss.
-    - With rehearsed texts: rehearsal_loss.
-    """
-    from dcse_tf.tasks.shared import add_further_losses, sum_rows, sum_start_rows
-
-    outputs = model(batch, training=True)
-    sums = {**sum_rows(outputs, "similarity", batch), **sum_start_rows(outputs, batch)}
-    return add_further_losses(outputs, sums)
-
-
 register_task(
     TaskSpec(
         DialogueCseOptions,
         "the paper's contrastive objective",
-        build_model=_build_model,
-        make_dataset=_make_dataset,
-        compute_loss=compute_contrastive_loss,
-        metrics=("accuracy", "positive_similarity", "negative_similarity"),
-        more_metrics=DialogueCseOptions.list_metrics,
+        make_source=make_response_source,
+        list_terms=list_terms,
         similarities=("matching", "cosine"),
         build_parts=_build_parts,
     )

@@ -28,7 +28,33 @@ MOST_EPOCHS = 1e6
 
 
 @dataclasses.dataclass(frozen=True)
-class RunOptions(Options):
+class TermOptions(Options):
+    """Base of the options that a term adds to a task, and of the tasks' own.
+
+    A term's class comes before the task's in the list of bases, and calls `super()` in all of these
+    methods, so that every class of a task has its say.
+    """
+
+    @property
+    def divided(self) -> tuple[str, ...]:
+        """The names of the numbers of a step's elements that are divided among the devices."""
+        return ()
+
+    def check(self) -> None:
+        """Refuses options that contradict each other, whatever the corpus.
+
+        Raises:
+            OptionError: the message names the option.
+        """
+
+    def check_start_of(self, name: str) -> None:
+        """Refuses an option, if it is given, without an encoder that training starts from."""
+        if self.is_given(name) and not vars(self)["encoder"]:
+            self.refuse(name, "needs an `encoder`: embeddings from random weights mean nothing")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOptions(TermOptions):
     """Seed, devices, and how often the training loop logs, saves and evaluates."""
 
     seed: int = option(
@@ -280,16 +306,10 @@ class TrainOptions(RunOptions):
         return longest_utterance
 
     def check(self) -> None:
-        """Refuses options that contradict each other, whatever the corpus.
-
-        A task's class calls this check first and then adds its own.
-
-        Raises:
-            OptionError: the message names the option.
-        """
+        super().check()
         spec = registry.TASKS[self.task]
-        if not isinstance(self, spec.options):
-            self.refuse("task", f"expected options of the class {spec.options.__name__}")
+        if not isinstance(self, spec.options_class):
+            self.refuse("task", f"expected options of the class {spec.options_class.__name__}")
         self.check_start()
         for name in self.divided:
             if getattr(self, name) % self.logical_cpus:
@@ -301,8 +321,7 @@ class TrainOptions(RunOptions):
 
     @property
     def divided(self) -> tuple[str, ...]:
-        """The numbers of elements of a step that are divided among the devices."""
-        return ("global_batch_size",)
+        return (*super().divided, "global_batch_size")
 
     @property
     def similarities(self) -> tuple[str, ...]:
@@ -317,7 +336,7 @@ class TrainOptions(RunOptions):
 
         # Without dev samples, only the files give scores. Without either there are none, and the
         # name of the best metric is checked all the same.
-        names = [*spec.scores, *ranked, *of_files]
+        names = [*spec.scores(self), *ranked, *of_files]
         if of_files and not self.dev_samples:
             names = of_files
         return [f"dev/{name}" for name in names]

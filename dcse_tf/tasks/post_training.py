@@ -9,22 +9,21 @@ everything that needs it is imported inside the functions.
 """
 
 import dataclasses
-import functools
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from dcse_tf.options import option
 from dcse_tf.tasks.options import MaskingOptions
 from dcse_tf.tasks.registry import register_task
 from dcse_tf.tasks.sequence_options import SequenceOptions
-from dcse_tf.tasks.spec import Scores, Setup, TaskSpec, Tensors
+from dcse_tf.tasks.spec import Setup, TaskSpec
+from dcse_tf.tasks.terms.segment_pairs import MaskedLmOfPairs, SegmentPairs
 
 if TYPE_CHECKING:
-    import keras
-    import tensorflow as tf
-
-    from dcse_tf.data.post_training import PostTrainingForm
+    from dcse_tf.data.dialogue_step import DialogueSource
+    from dcse_tf.reading.cross_encoder import Reader
+    from dcse_tf.tasks.objective import Objective
 
 _SHORT_CONTEXT = 3
 
@@ -83,140 +82,43 @@ class PostTrainingOptions(SequenceOptions, MaskingOptions):
             )
 
 
-def _make_form(setup: Setup[PostTrainingOptions]) -> "PostTrainingForm":
-    from dcse_tf.bert.pair_rule import make_rule
-    from dcse_tf.data.post_training import PostTrainingForm
-    from dcse_tf.tasks.shared import make_masking_rule
+def _make_source(setup: Setup[PostTrainingOptions]) -> "DialogueSource":
+    from dcse_tf.tasks.response_selection import make_dialogue_source
 
-    options = setup.options
-    return PostTrainingForm(
-        options.pairs,
-        options.context_turns,
-        options.speaker_embeddings,
-        make_rule(setup.vocabulary, *options.segment_tokens, setup.vocabulary.count_prefix()),
-        make_masking_rule(setup),
-        options.same_role,
-    )
+    relevance = setup.options.pairs == "relevance"
+    return dataclasses.replace(make_dialogue_source(setup), other_turns=relevance)
 
 
-def _build_model(setup: Setup[PostTrainingOptions]) -> "keras.Model":
-    from dcse_tf.bert.masked_lm import build_head
-    from dcse_tf.data.post_training import PAIRS
-    from dcse_tf.reading.cross_encoder import build_pair_head
-    from dcse_tf.reading.post_training import build_post_training_model
-    from dcse_tf.tasks.shared import read_sequences, start_masked_lm_head
+def _make_reader(setup: Setup[PostTrainingOptions]) -> "Reader":
+    from dcse_tf.tasks.writing import read_sequences
 
-    options, reading = setup.options, read_sequences(setup)
-    classes, seed = PAIRS[options.pairs], options.seed + 11
-    pairs = build_pair_head("pairs", (reading.pair_dim,) * 2, classes, seed, setup.tensors)
-    head = build_head(setup.backbone.token_embedding, setup.backbone)
-    model = build_post_training_model(reading, pairs, head)
-    start_masked_lm_head(setup, head)
-    return model
-
-
-def _make_dataset(
-    setup: Setup[PostTrainingOptions], first_step: int, replicas: int
-) -> "tf.data.Dataset":
-    from dcse_tf.data.sequence_stream import make_post_training_dataset
-    from dcse_tf.tasks.shared import make_stream
-
-    stream = make_stream(setup, first_step, replicas)
-    return make_post_training_dataset(setup.corpus, _make_form(setup), stream)
-
-
-def compute_post_training_loss(
-    model: "keras.Model", batch: Tensors, training: bool = True
-) -> Tensors:
-    """Sums over a batch: the total loss and each task's loss and accuracy."""
-    from dcse_tf.tasks.shared import count_batch
-
-    sums = model({name: batch[name] for name in model.input}, training=training)
-    return {**sums, **count_batch(batch, sums["weight"], without_negatives=0.0)}
-
-
-_ANSWERS = {"masked_lm": "ids", "pairs": "labels"}  # where a batch has each task's answers
-_ACCURACIES = tuple(f"{task}_accuracy" for task in _ANSWERS)
-# By these, the losses and accuracies are averaged.
-_WEIGHTS = tuple(f"{task}_weight" for task in _ANSWERS)
-_CHANCES = tuple(f"{task}_chance" for task in _ANSWERS)
-
-
-def _make_evaluation(
-    setup: Setup[PostTrainingOptions], model: "keras.Model"
-) -> Callable[[], Scores]:
-    """Makes the evaluation on dev sessions, on the same draws every time.
-
-    It gives each task's accuracy and that of always giving its most frequent answer, in percent.
-    """
-    import tensorflow as tf
-
-    from dcse_tf.data.sequence_stream import make_post_training_dataset
-    from dcse_tf.tasks.shared import average_sums, take_dev_sessions
-
-    form = _make_form(setup)
-    dataset = take_dev_sessions(
-        setup, lambda stream: make_post_training_dataset(setup.corpus, form, stream, "dev")
-    )
-    if dataset is None:
-        return dict
-    compute = tf.function(
-        functools.partial(compute_post_training_loss, model, training=False), reduce_retracing=True
-    )
-    find_chances = functools.cache(lambda: _find_chances(dataset))  # the same every time
-
-    def evaluate() -> Scores:
-        return {**average_sums(dataset, compute, _ACCURACIES, 100.0), **find_chances()}
-
-    return evaluate
-
-
-def _find_chances(dataset: "tf.data.Dataset") -> Scores:
-    """The share of each task's most frequent answer in percent, weighted like its accuracy."""
-    import numpy as np
-
-    batches = list(dataset.as_numpy_iterator())
-    chances = {}
-    for task, answer in _ANSWERS.items():
-        answers, weights = (
-            np.concatenate([batch[f"{task}_{target}"] for batch in batches])
-            for target in (answer, "weights")
-        )
-        shares = np.bincount(answers, weights)
-        chances[f"{task}_chance"] = 100.0 * float(shares.max() / max(shares.sum(), 1e-9))
-    return chances
+    return read_sequences(setup)
 
 
 def _write_encoder(
-    setup: Setup[PostTrainingOptions], model: "keras.Model", folder: pathlib.Path
+    setup: Setup[PostTrainingOptions], objective: "Objective", folder: pathlib.Path
 ) -> None:
-    from dcse_tf.reading.post_training import write_post_trained
-    from dcse_tf.tasks.shared import write_bert_files
+    from dcse_tf.reading.cross_encoder import write_post_trained
+    from dcse_tf.tasks.writing import write_bert_files
 
-    speakers = setup.options.speaker_embeddings
-    write_post_trained(
-        folder,
-        setup.backbone,
-        model.get_layer("pairs"),
-        model.get_layer("masked_lm_head"),
-        model.get_layer("speaker_embedding") if speakers else None,
-    )
+    pairs, masked_lm = (objective.find_term(name).head for name in ("pairs", "masked_lm"))
+    write_post_trained(folder, setup.backbone, pairs, masked_lm, objective.reader.layer)
     # The class that finds all its weights here. It has no pooler and ignores the one written.
     write_bert_files(setup, folder, "BertForMaskedLM")
 
+
+_SCORES = ("masked_lm_accuracy", "pairs_accuracy", "masked_lm_chance", "pairs_chance")
 
 register_task(
     TaskSpec(
         PostTrainingOptions,
         "continued pre-training on dialogues for response_selection: masked tokens and two "
         "segments",
-        build_model=_build_model,
-        make_dataset=_make_dataset,
-        compute_loss=compute_post_training_loss,
-        metrics=("pairs_loss", "masked_lm_loss", *_ACCURACIES, *_WEIGHTS),
+        make_source=_make_source,
+        list_terms=lambda setup: [SegmentPairs(setup), MaskedLmOfPairs(setup)],
         similarities=(),
-        make_evaluation=_make_evaluation,
-        scores=(*_ACCURACIES, *_CHANCES),
+        make_reader=_make_reader,
+        scores=lambda options: _SCORES,
         end_of_turn=True,
         write_encoder=_write_encoder,
     )

@@ -1,9 +1,10 @@
-"""The tasks by name. A plug-in adds one with `register_task`."""
+"""The tasks by name. A plug-in adds a task with `register_task`, a term with `register_term`."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dcse_tf.tasks.spec import TaskSpec
+    from dcse_tf.tasks.spec import TaskSpec, Term
 
 # In order of registration.
 TASKS: "dict[str, TaskSpec[Any]]" = {}
@@ -12,15 +13,7 @@ TASKS: "dict[str, TaskSpec[Any]]" = {}
 def register_task(spec: "TaskSpec[Any]") -> None:
     """Registers a task under its name, also for the command line.
 
-    Example, in a package of your own that lists its module under the entry-point group
-    "dcse_tf.plugins" (see `dcse_tf.plugins.load_plugins`):
-
-        @dataclasses.dataclass(frozen=True)
-        class MyOptions(TrainOptions):
-            task: str = "mine"
-            margin: float = option(0.2, "Margin of the loss.", minimum=0.0)
-
-        register_task(TaskSpec(MyOptions, "triplets with a margin", build_model=..., ...))
+    docs/extending.md has a complete example.
 
     Args:
         spec: the task.
@@ -31,3 +24,25 @@ def register_task(spec: "TaskSpec[Any]") -> None:
     if not spec.name or spec.name in TASKS:
         raise ValueError(f"task {spec.name!r}: expected a name that no other has")
     TASKS[spec.name] = spec
+
+
+def register_term(term: "type[Term]", tasks: Sequence[str]) -> None:
+    """Adds a term to the objective of tasks, with its options, which must leave it out by default.
+
+    docs/extending.md has a complete example.
+
+    Args:
+        term: the term.
+        tasks: names of the tasks.
+
+    Raises:
+        ValueError: a task is unknown or has such a term, or the term has no name.
+    """
+    for name in tasks:
+        if name not in TASKS:
+            raise ValueError(f"{name!r}: expected one of the tasks {', '.join(TASKS)}")
+        own = {other.name for other in TASKS[name].further_terms}
+        if not term.name or term.name in own:
+            raise ValueError(f"term {term.name!r} of {name}: expected a name that no other has")
+    for name in tasks:
+        TASKS[name].further_terms.append(term)

@@ -8,29 +8,30 @@ everything that needs it is imported inside the functions.
 """
 
 import dataclasses
-import functools
 import pathlib
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 from dcse_tf.data.dialogue import AUXILIARY_TASKS
 from dcse_tf.options import option
 from dcse_tf.reading.reranker_files import RerankerSettings
 from dcse_tf.tasks.registry import register_task
 from dcse_tf.tasks.sequence_options import SequenceOptions
-from dcse_tf.tasks.spec import Scorer, Scores, Setup, TaskSpec, Tensors
+from dcse_tf.tasks.spec import Scorer, Setup, TaskSpec, Term
+from dcse_tf.tasks.terms.consistency import Consistency, ConsistencyOptions
+from dcse_tf.tasks.terms.incoherence import Incoherence
+from dcse_tf.tasks.terms.matching import Match
+from dcse_tf.tasks.terms.next_session import NextSession
+from dcse_tf.tasks.terms.restoration import Restore
 
 if TYPE_CHECKING:
-    import keras
-    import keras_hub
-    import tensorflow as tf
-
+    from dcse_tf.data.dialogue_step import DialogueSource
     from dcse_tf.data.manifest import Manifest
-    from dcse_tf.data.selection import SelectionForm
-    from dcse_tf.reading.cross_encoder import HeadShape, Reading
+    from dcse_tf.reading.cross_encoder import Reader
+    from dcse_tf.tasks.objective import Objective
 
 _NO_TASK = "none"
-_HINTED = ("next_session", "consistency")
+_WITH_CHANCE = ("next_session", "incoherence", "consistency")
 _UNLIMITED = 2**31 - 1  # an LSTM has no positions
 _OF_BERT = (
     *("speaker_embeddings", "freeze_layers", "freeze_embeddings", "lora_rank", "compute_dtype"),
@@ -38,7 +39,7 @@ _OF_BERT = (
 
 
 @dataclasses.dataclass(frozen=True)
-class ResponseSelectionOptions(SequenceOptions):
+class ResponseSelectionOptions(ConsistencyOptions, SequenceOptions):
     """Options with the defaults of Xu et al. (section 3.3), except for values missing in its text.
 
     Their batch of 32 pairs is 16 sessions here, each with its true response and a negative.
@@ -85,13 +86,6 @@ class ResponseSelectionOptions(SequenceOptions):
         "turns by one speaker?). none: only the matching.",
     )
     auxiliary_weight: float = option(1.0, "Weight of each auxiliary task's loss.", minimum=0.0)
-    consistency_margin: float = option(
-        0.6,
-        "By how much the consistency of two turns by one speaker, from 0 to 1, must exceed "
-        "that of two turns from different sessions.",
-        minimum=0.0,
-        maximum=1.0,
-    )
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -154,11 +148,6 @@ class ResponseSelectionOptions(SequenceOptions):
                 f"1 = {most}",
             )
 
-    def dev_scores(self) -> list[str]:
-        names = (*_list_accuracies(self), *(f"{name}_chance" for name in _list_hinted(self)))
-        own = [f"dev/{name}" for name in names] if self.dev_samples else []
-        return [*super().dev_scores(), *own]
-
     def longest_sequence(self, longest_utterance: int) -> int:
         longest = super().longest_sequence(longest_utterance)
         if "next_session" not in self.tasks:
@@ -178,47 +167,47 @@ class ResponseSelectionOptions(SequenceOptions):
         return super().resolve(manifest, positions if self.has_bert else _UNLIMITED)
 
 
-def _list_accuracies(options: ResponseSelectionOptions) -> tuple[str, ...]:
-    chance = ("incoherence_chance",) if "incoherence" in options.tasks else ()
-    return (*(f"{name}_accuracy" for name in ("matching", *options.tasks)), *chance)
+def _list_scores(options: ResponseSelectionOptions) -> tuple[str, ...]:
+    """Accuracies and, where they are known, those of the best rules that do not read."""
+    if not options.dev_samples:
+        return ()
+    tasks, chances = ("matching", *options.tasks), ("matching", *_WITH_CHANCE)
+    known = [f"{name}_chance" for name in chances if name in tasks]
+    return (*(f"{name}_accuracy" for name in tasks), *known)
 
 
-def _list_hinted(options: ResponseSelectionOptions) -> list[str]:
-    """The tasks with hints, by which examples might be told apart without reading."""
-    return ["matching", *(name for name in _HINTED if name in options.tasks)]
+def list_terms(setup: Setup[ResponseSelectionOptions]) -> list[Term]:
+    """The matching and the auxiliary tasks, of which those that are not trained have no weight."""
+    terms = (Match, NextSession, Restore, Incoherence, Consistency)
+    return [term(setup) for term in terms]
 
 
-def _list_metrics(options: ResponseSelectionOptions) -> tuple[str, ...]:
-    """The accuracies, and the weights by which those of the auxiliary tasks are averaged."""
-    return (*_list_accuracies(options), *(f"{name}_weight" for name in options.tasks))
-
-
-def _make_form(setup: Setup[ResponseSelectionOptions]) -> "SelectionForm":
+def make_dialogue_source(setup: Setup[Any]) -> "DialogueSource":
+    """Dialogues up to a response, for tasks with `SequenceOptions`."""
     from dcse_tf.bert.pair_rule import make_rule
-    from dcse_tf.data.selection import SelectionForm
+    from dcse_tf.data.dialogue_step import DialogueSource
 
-    options = setup.options
-    return SelectionForm(
-        options.context_turns,
-        options.negatives,
-        options.tasks,
-        options.speaker_embeddings,
-        make_rule(setup.vocabulary, *options.segment_tokens, setup.vocabulary.count_prefix()),
-        setup.vocabulary.mask_id,
-        options.negatives_from == "given",
-        options.same_role,
+    options, prefix = setup.options, setup.vocabulary.count_prefix()
+    first, second = options.segment_tokens
+    rule = make_rule(setup.vocabulary, first, second, prefix)
+    return DialogueSource(
+        options.context_turns, rule, options.speaker_embeddings, options.same_role
     )
 
 
-def _read(setup: Setup[ResponseSelectionOptions]) -> tuple["Reading", "HeadShape"]:
-    from dcse_tf.reading.cross_encoder import HeadShape, read_with_matcher
+def _make_source(setup: Setup[ResponseSelectionOptions]) -> "DialogueSource":
+    given = setup.options.negatives if setup.options.negatives_from == "given" else None
+    return dataclasses.replace(make_dialogue_source(setup), given=given)
+
+
+def _make_reader(setup: Setup[ResponseSelectionOptions]) -> "Reader":
+    from dcse_tf.reading.cross_encoder import read_with_matcher
     from dcse_tf.reading.matchers import build_matcher
-    from dcse_tf.tasks.shared import make_layout, read_sequences, start_from_vectors
+    from dcse_tf.tasks.writing import read_sequences, start_from_vectors
 
-    options, turns = setup.options, setup.options.context_turns + 1
+    options = setup.options
     if setup.backbone:
-        return read_sequences(setup), HeadShape(turns, setup.backbone.hidden_dim)
-
+        return read_sequences(setup)
     matcher = build_matcher(
         options.architecture,
         len(setup.vocabulary.tokens),
@@ -229,93 +218,7 @@ def _read(setup: Setup[ResponseSelectionOptions]) -> tuple["Reading", "HeadShape
     )
     if options.token_vectors:
         start_from_vectors(matcher.token_embedding.embeddings, setup.vocabulary, options)
-    reading = read_with_matcher(matcher, make_layout(options))
-    return reading, HeadShape(turns, options.lstm_units, options.architecture == "dual_lstm")
-
-
-def _build_model(setup: Setup[ResponseSelectionOptions]) -> "keras.Model":
-    from dcse_tf.matching.losses import JointLoss
-    from dcse_tf.reading.cross_encoder import build_heads, build_selection_model
-
-    options = setup.options
-    reading, shape = _read(setup)
-    tasks = ("matching", *options.tasks)
-    heads = build_heads(tasks, reading, shape, options.seed + 11, setup.tensors)
-    restoration = _build_restoration(setup, reading) if "restoration" in tasks else None
-    loss = JointLoss(options.auxiliary_weight, options.consistency_margin, name="joint_loss")
-    return build_selection_model(reading, heads, restoration, loss)
-
-
-def _build_restoration(
-    setup: Setup[ResponseSelectionOptions], reading: "Reading"
-) -> "keras_hub.layers.MaskedLMHead":
-    """BERT's prediction head, initialised from the checkpoint if it has one.
-
-    Token embeddings that are not a BERT's are larger, so the head on them starts smaller.
-    """
-    from dcse_tf.bert import masked_lm
-    from dcse_tf.tasks.shared import start_masked_lm_head
-
-    head = masked_lm.build_head(reading.token_embedding, setup.backbone)
-    head.build((None, None, reading.dim))
-    start_masked_lm_head(setup, head)
-    if not setup.backbone:
-        masked_lm.shrink_logits(head, reading.dim**-0.5)
-    return head
-
-
-def _make_dataset(
-    setup: Setup[ResponseSelectionOptions], first_step: int, replicas: int
-) -> "tf.data.Dataset":
-    from dcse_tf.data.sequence_stream import make_selection_dataset
-    from dcse_tf.tasks.shared import make_stream
-
-    stream = make_stream(setup, first_step, replicas)
-    return make_selection_dataset(setup.corpus, _make_form(setup), stream)
-
-
-def compute_selection_loss(model: "keras.Model", batch: Tensors, training: bool = True) -> Tensors:
-    """Sums over a batch: the joint loss and each task's loss and accuracy."""
-    import tensorflow as tf
-
-    from dcse_tf.tasks.shared import count_batch
-
-    sums = model({name: batch[name] for name in model.input}, training=training)
-    # A sample is a session, and every session has one true response.
-    samples = tf.reduce_sum(batch["matching_labels"])
-    return {**sums, **count_batch(batch, samples, 0.0)}
-
-
-def _make_evaluation(
-    setup: Setup[ResponseSelectionOptions], model: "keras.Model"
-) -> Callable[[], Scores]:
-    """Makes the evaluation on dev sessions, on the same draws every time.
-
-    It gives each task's accuracy and, where they are known, that of the best rule that knows only
-    roles and numbers of turns, in percent.
-    """
-    import tensorflow as tf
-
-    from dcse_tf.data.sequence_stream import make_selection_dataset
-    from dcse_tf.tasks.shared import average_sums, score_best_rules, take_dev_sessions
-
-    form = _make_form(setup)
-    dataset = take_dev_sessions(
-        setup, lambda stream: make_selection_dataset(setup.corpus, form, stream, "dev")
-    )
-    if dataset is None:
-        return dict
-    compute = tf.function(
-        functools.partial(compute_selection_loss, model, training=False), reduce_retracing=True
-    )
-    accuracies, hinted = _list_accuracies(setup.options), _list_hinted(setup.options)
-    # The same every time.
-    find_chances = functools.cache(lambda: score_best_rules(dataset, hinted))
-
-    def evaluate() -> Scores:
-        return {**average_sums(dataset, compute, accuracies, 100.0), **find_chances()}
-
-    return evaluate
+    return read_with_matcher(matcher)
 
 
 def _make_settings(options: ResponseSelectionOptions) -> RerankerSettings:
@@ -323,47 +226,38 @@ def _make_settings(options: ResponseSelectionOptions) -> RerankerSettings:
     return RerankerSettings(architecture, *options.segment_tokens, speakers)
 
 
-def _make_scorer(setup: Setup[ResponseSelectionOptions], model: "keras.Model") -> Scorer:
-    from dcse_tf.bert.layout import Layout
-    from dcse_tf.reading.cross_encoder import LiveScorer, read_with_bert, read_with_matcher
+def _make_scorer(setup: Setup[ResponseSelectionOptions], objective: "Objective") -> Scorer:
+    from dcse_tf.reading.cross_encoder import LiveScorer
 
-    layout, options = Layout("padded"), setup.options
-    if setup.backbone:
-        speakers = model.get_layer("speaker_embedding") if options.speaker_embeddings else None
-        reading = read_with_bert(setup.backbone, layout, speakers)
-    else:
-        reading = read_with_matcher(model.get_layer(options.architecture), layout)
-    return LiveScorer(reading, model.get_layer("matching")), _make_settings(options)
+    head = objective.find_term("matching").head
+    return LiveScorer(objective.reader, head), _make_settings(setup.options)
 
 
 def _write_encoder(
-    setup: Setup[ResponseSelectionOptions], model: "keras.Model", folder: pathlib.Path
+    setup: Setup[ResponseSelectionOptions], objective: "Objective", folder: pathlib.Path
 ) -> None:
     from dcse_tf.reading.cross_encoder import write_cross_encoder, write_head
     from dcse_tf.reading.matchers import write_matcher
-    from dcse_tf.tasks.shared import write_reranker_files
+    from dcse_tf.tasks.writing import write_reranker_files
 
-    options, head = setup.options, model.get_layer("matching")
+    head, layer = objective.find_term("matching").head, objective.reader.layer
     if setup.backbone:
-        speakers = model.get_layer("speaker_embedding") if options.speaker_embeddings else None
-        write_cross_encoder(folder, setup.backbone, head, speakers)
+        write_cross_encoder(folder, setup.backbone, head, layer)
     else:
-        write_matcher(folder, model.get_layer(options.architecture))
+        write_matcher(folder, layer)
         write_head(folder, head)
-    write_reranker_files(setup, folder, _make_settings(options))
+    write_reranker_files(setup, folder, _make_settings(setup.options))
 
 
 register_task(
     TaskSpec(
         ResponseSelectionOptions,
         "which response follows a context, read together (a re-ranker), with auxiliary tasks",
-        build_model=_build_model,
-        make_dataset=_make_dataset,
-        compute_loss=compute_selection_loss,
-        metrics=(),
-        more_metrics=_list_metrics,
+        make_source=_make_source,
+        list_terms=list_terms,
         similarities=("reranker",),
-        make_evaluation=_make_evaluation,
+        make_reader=_make_reader,
+        scores=_list_scores,
         end_of_turn=True,
         write_encoder=_write_encoder,
         make_scorer=_make_scorer,

@@ -8,17 +8,14 @@ everything that needs it is imported inside the functions.
 """
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 from dcse_tf.data.dialogue import Context
 from dcse_tf.options import option
+from dcse_tf.tasks.dialogue_cse import make_response_source
 from dcse_tf.tasks.options import BatchOptions, ContextOptions, ContrastOptions
 from dcse_tf.tasks.registry import register_task
-from dcse_tf.tasks.spec import Setup, TaskSpec, Tensors, centering_parts
-
-if TYPE_CHECKING:
-    import keras
-    import tensorflow as tf
+from dcse_tf.tasks.spec import Setup, TaskSpec, centering_parts
+from dcse_tf.tasks.terms.pair_score import ScorePairs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,63 +64,26 @@ class SiameseMultiOptions(ContextOptions, SiameseSingleOptions):
         return max(longest_utterance, self.longest_context(longest_utterance))
 
 
-def _build_model(setup: Setup[SiameseSingleOptions]) -> "keras.Model":
-    from dcse_tf.matching.siamese import build_siamese
-    from dcse_tf.tasks.shared import make_layout
-
-    options = setup.options
-    return build_siamese(
-        setup.backbone,
-        make_layout(options),
-        options.temperature,
-        options.seed + 3,
-        by_row=options.negatives == 0,
-        centering=setup.parts.centering,
-    )
-
-
-def _make_single_dataset(
-    setup: Setup[SiameseSingleOptions], first_step: int, replicas: int
-) -> "tf.data.Dataset":
-    from dcse_tf.tasks.shared import make_dialogue_dataset
-
-    return make_dialogue_dataset(setup, first_step, replicas)
-
-
-def _make_multi_dataset(
-    setup: Setup[SiameseMultiOptions], first_step: int, replicas: int
-) -> "tf.data.Dataset":
-    from dcse_tf.tasks.shared import make_dialogue_dataset
-
+def _list_multi_terms(setup: Setup[SiameseMultiOptions]) -> list[ScorePairs]:
     longest = setup.options.longest_context(setup.manifest.max_sequence_length)
-    return make_dialogue_dataset(setup, first_step, replicas, context_tokens=longest)
+    return [ScorePairs(setup, longest)]
 
 
-def compute_siamese_loss(model: "keras.Model", batch: Tensors) -> Tensors:
-    """Sums over the rows of a batch, see `sum_rows`."""
-    from dcse_tf.tasks.shared import sum_rows
-
-    return sum_rows(model(batch, training=True), "score", batch)
-
-
-_SINGLE = TaskSpec(
-    SiameseSingleOptions,
-    "pairs of a turn and the next, scored by a network from [u, v, |u-v|]",
-    build_model=_build_model,
-    make_dataset=_make_single_dataset,
-    compute_loss=compute_siamese_loss,
-    metrics=("accuracy", "positive_score", "negative_score"),
-    build_parts=centering_parts,
+register_task(
+    TaskSpec(
+        SiameseSingleOptions,
+        "pairs of a turn and the next, scored by a network from [u, v, |u-v|]",
+        make_source=make_response_source,
+        list_terms=lambda setup: [ScorePairs(setup)],
+        build_parts=centering_parts,
+    )
 )
-register_task(_SINGLE)
 register_task(
     TaskSpec(
         SiameseMultiOptions,
         "the same, u from the context's turns in one sequence",
-        build_model=_build_model,
-        make_dataset=_make_multi_dataset,
-        compute_loss=compute_siamese_loss,
-        metrics=_SINGLE.metrics,
+        make_source=make_response_source,
+        list_terms=_list_multi_terms,
         build_parts=centering_parts,
     )
 )

@@ -5,16 +5,15 @@ everything that needs it is imported inside the functions.
 """
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dcse_tf.tasks.dialogue_cse import compute_contrastive_loss
 from dcse_tf.tasks.options import ContextOptions, ContrastOptions, TrainOptions
 from dcse_tf.tasks.registry import register_task
 from dcse_tf.tasks.spec import Setup, TaskSpec, centering_parts
+from dcse_tf.tasks.terms.contrast import ViewContrast
 
 if TYPE_CHECKING:
-    import keras
-    import tensorflow as tf
+    from dcse_tf.data.responses import UtteranceSource
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,32 +27,19 @@ class SimcseOptions(ContextOptions, ContrastOptions, TrainOptions):
     temperature: float = 0.05
 
 
-def _build_model(setup: Setup[SimcseOptions]) -> "keras.Model":
-    from dcse_tf.matching.dialogue_cse import Objective, build_dialogue_cse
-    from dcse_tf.tasks.shared import make_layout
+def make_utterance_source(setup: Setup[Any]) -> "UtteranceSource":
+    """Single utterances."""
+    from dcse_tf.data.responses import UtteranceSource
 
-    # The cosine of a row's two views is contrasted with that of its first view and the second view
-    # of each other row.
-    objective = Objective(setup.options.temperature, cosine_weight=1.0)
-    layout = make_layout(setup.options)
-    return build_dialogue_cse(setup.backbone, layout, objective, setup.parts.centering)
-
-
-def _make_dataset(setup: Setup[SimcseOptions], first_step: int, replicas: int) -> "tf.data.Dataset":
-    from dcse_tf.data.stream import make_simcse_dataset
-    from dcse_tf.tasks.shared import make_stream
-
-    return make_simcse_dataset(setup.corpus, make_stream(setup, first_step, replicas))
+    return UtteranceSource()
 
 
 register_task(
     TaskSpec(
         SimcseOptions,
         "each utterance against itself under another dropout",
-        build_model=_build_model,
-        make_dataset=_make_dataset,
-        compute_loss=compute_contrastive_loss,
-        metrics=("accuracy", "positive_similarity", "negative_similarity"),
+        make_source=make_utterance_source,
+        list_terms=lambda setup: [ViewContrast(setup)],
         samples="utterances",
         build_parts=centering_parts,
     )

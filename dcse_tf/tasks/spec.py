@@ -1,13 +1,14 @@
-"""The interface between a task and the training loop.
+"""What a task and a term of its objective are, and what they are given.
 
-Commands import the specs and must answer --help at once, so this module does not import
-TensorFlow.
+Commands import the tasks for their options and must answer --help at once, so this module does not
+import TensorFlow.
 """
 
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from dcse_tf.data.manifest import Corpus
 from dcse_tf.options import Options
@@ -16,13 +17,19 @@ from dcse_tf.reading.reranker_files import RerankerSettings
 if TYPE_CHECKING:
     import keras
     import keras_hub
+    import numpy as np
     import tensorflow as tf
 
     from dcse_tf.bert.bert import TokenCentering
     from dcse_tf.bert.vocabulary import Vocabulary
+    from dcse_tf.data.dialogue_step import Segments
     from dcse_tf.data.manifest import Manifest, Split
+    from dcse_tf.data.stream import Source
+    from dcse_tf.data.table import Rows
+    from dcse_tf.matching.heads import ProjectionHead
     from dcse_tf.matching.matching_files import MatchingForm
-    from dcse_tf.matching.projection import ProjectionHead
+    from dcse_tf.reading.cross_encoder import Reader
+    from dcse_tf.tasks.objective import Encoded, Objective
     from dcse_tf.tasks.options import ContrastOptions
 
 O = TypeVar("O", bound=Options)  # noqa: E741
@@ -31,30 +38,9 @@ O_co = TypeVar("O_co", bound=Options, covariant=True)
 
 Scores = dict[str, float]
 Tensors = dict[str, "tf.Tensor"]
-# (model, batch) -> sums over the rows of this replica: "loss"; "weight", the number of rows that
-# count; the counts of `count_batch`; and the task's metrics, see `average`.
-ComputeLoss = Callable[["keras.Model", Tensors], Tensors]
 # An object whose `score` maps sequences to logits, see `dcse_tf.reranker.scorers.Scorer`, and the
 # settings of its re-ranker.
 Scorer = tuple[Any, RerankerSettings]
-
-
-def average(sums: Mapping[str, float]) -> Scores:
-    """Means from sums over rows: each is divided by `weight`, which is left out.
-
-    The sums of a task whose `TASK_weight` is among them, TASK_accuracy and others, are divided by
-    that: rows without an example of the task do not count. Without any example, they are left out.
-    """
-    means = {}
-    for name, value in sums.items():
-        if name == "weight" or name.endswith("_weight"):
-            continue
-        own = sums.get(f"{name.rpartition('_')[0]}_weight")
-        if own is None:
-            means[name] = value / max(sums["weight"], 1e-9)
-        elif own > 0.0:
-            means[name] = value / own
-    return means
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +91,83 @@ class Setup(Generic[O_co]):
         return Corpus(self.data_dir, self.manifest)
 
 
+class Term:
+    """A term of a task's objective: the rows that it draws, its loss, its metrics, its options.
+
+    The objective is the sum over its terms of weight x loss, where a term's loss is the weighted
+    mean over the rows of a step, on all devices. docs/extending.md has a complete example.
+
+    Args:
+        setup: the training's setup.
+        weight: its weight in the objective, above 0; by default that of its options.
+
+    Attributes:
+        name: its name, by which its option NAME_weight is found.
+        options: the options that it adds to a task, off by default.
+        needs_start: whether it compares the encoder with the one that training started from.
+        rows: the name of its rows; terms with one name for them read the same rows, and only the
+            first draws them.
+        label: what its metrics begin with in the log; the first term's may be empty.
+    """
+
+    name: ClassVar[str]
+    options: ClassVar[type[Options]] = Options
+    needs_start: ClassVar[bool] = False
+
+    def __init__(self, setup: "Setup[Any]", weight: float | None = None):
+        self.setup = setup
+        self.weight = self.weigh(setup.options) if weight is None else weight
+        self.rows = self.label = self.name
+
+    @classmethod
+    def weigh(cls, options: Options) -> float:
+        """The term's weight by a task's options; a term of weight 0 is left out."""
+        return float(getattr(options, f"{cls.name}_weight", 0.0))
+
+    def build(self, reader: "Reader") -> None:
+        """Makes the term's own layers, under the strategy's scope; none by default."""
+
+    def draw(self, step: Any) -> "Rows | Segments":
+        """Draws the rows of a step, over all devices, in a graph of tf.data.
+
+        Every random number must depend on `step.seed(self.name)` alone.
+
+        Args:
+            step: the `Step`; `Step.add` adds the texts that the rows read.
+        """
+        raise NotImplementedError
+
+    def compute(
+        self, encoded: "Encoded", rows: "Mapping[str, keras.KerasTensor]"
+    ) -> "dict[str, keras.KerasTensor]":
+        """Computes the loss and metrics of each of a replica's rows.
+
+        It is called once, on symbolic tensors, and becomes part of a functional model: use
+        layers and `keras.ops` alone.
+
+        Args:
+            encoded: the table as the encoder reads it.
+            rows: the rows' tensors by their names in `Rows`, see `make_batches`.
+
+        Returns:
+            "loss" and any metrics, float32 `[rows]`, of which the framework takes weighted means.
+            "weights" and "total", if the rows' weights are not those called weights.
+        """
+        raise NotImplementedError
+
+    def count(self, rows: "Mapping[str, keras.KerasTensor]") -> "Mapping[str, keras.KerasTensor]":
+        """Counts that the trainer adds up without weights, float32 scalars; none by default."""
+        return {}
+
+    def find_chance(self, arrays: "Mapping[str, np.ndarray]") -> float | None:
+        """The accuracy of the best rule that does not read, of 1, on the dev rows; None if unknown.
+
+        Args:
+            arrays: the rows' tensors by their names in `Rows`, of all batches of dev data.
+        """
+        return None
+
+
 def no_parts(options: Options, dim: int) -> EncoderParts:
     return EncoderParts()
 
@@ -117,18 +180,17 @@ def centering_parts(options: "ContrastOptions", dim: int) -> EncoderParts:
     return EncoderParts(centering=centering)
 
 
-def no_metrics(options: Options) -> tuple[str, ...]:
-    return ()
+def read_with_backbone(setup: Setup) -> "Reader":
+    """The encoder's BERT as the reader of tables."""
+    from dcse_tf.reading.cross_encoder import read_with_bert
+
+    return read_with_bert(setup.backbone)
 
 
-def write_sentence_encoder(setup: Setup, model: "keras.Model", folder: pathlib.Path) -> None:
-    from dcse_tf.tasks.shared import write_sentence_encoder as write
+def write_sentence_encoder(setup: Setup, objective: "Objective", folder: pathlib.Path) -> None:
+    from dcse_tf.tasks.writing import write_sentence_encoder as write
 
     write(setup, folder)
-
-
-def no_scores(setup: Setup, model: "keras.Model") -> Callable[[], Scores]:
-    return dict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,53 +198,74 @@ class TaskSpec(Generic[O]):
     """A training task: everything that the training loop, the job and the command line need of it.
 
     Attributes:
-        options: class of its options, with the task's defaults and checks. The default of its field
-            `task` is the task's name.
+        options_class: class of its options, with the task's defaults and checks. The default of its
+            field `task` is the task's name.
         help: what the task trains, in a few words for --help.
-        build_model: setup -> the training model; called under the strategy's scope.
-        make_dataset: (setup, first step, replicas) -> batches, `replicas` of them in each step.
-        compute_loss: (model, batch) -> sums over rows, see `ComputeLoss`.
-        metrics: names of the sums other than loss, weight and counts.
+        make_source: setup -> what its batches are made of.
+        list_terms: setup -> the terms of its objective; those of weight 0 are left out. The first
+            one's rows are its samples.
         samples: the unit of batches and epochs: "sessions" or "utterances".
         similarities: the similarities to evaluate by response selection on dev sessions:
             "matching", "cosine", both or none; "reranker" with `make_scorer`. An option may add
             to them, see `TrainOptions.similarities`.
         build_parts: (options, width of the token embeddings) -> the encoder's parts besides its
             BERT; called under the strategy's scope.
-        make_evaluation: (setup, model) -> a function that computes the task's own dev scores.
-        scores: names of these scores.
+        make_reader: setup -> what reads the tables; called under the strategy's scope.
+        scores: names of the dev scores that its terms give: "LABEL_accuracy", "LABEL_loss" and
+            "LABEL_chance"; see `dcse_tf.tasks.objective.make_evaluation`.
+        percent: whether these are percentages.
         lower_is_better: names of those scores for which lower is better.
-        more_metrics: options -> names of further metrics that depend on the options.
         end_of_turn: whether it reads dialogues as sequences in which [EOT] follows every turn.
-        write_encoder: (setup, model, empty folder): writes the run's result as a checkpoint folder.
-        make_scorer: for a task that trains a re-ranker: (setup, model) -> a
+        write_encoder: (setup, objective, empty folder): writes the run's result as a checkpoint
+            folder.
+        make_scorer: for a task that trains a re-ranker: (setup, objective) -> a
             `dcse_tf.reranker.scorers.Scorer` on tensors with the current weights, and its
             settings. The run's result is then not a sentence encoder.
     """
 
-    options: type[O]
+    options_class: type[O]
     help: str
-    build_model: Callable[[Setup[O]], "keras.Model"]
-    make_dataset: Callable[[Setup[O], int, int], "tf.data.Dataset"]
-    compute_loss: ComputeLoss
-    metrics: tuple[str, ...]
+    make_source: Callable[[Setup[O]], "Source"]
+    list_terms: Callable[[Setup[O]], Sequence[Term]]
     samples: str = "sessions"
     similarities: tuple[str, ...] = ("cosine",)
     build_parts: Callable[[O, int], EncoderParts] = no_parts
-    make_evaluation: Callable[[Setup[O], "keras.Model"], Callable[[], Scores]] = no_scores
-    scores: tuple[str, ...] = ()
+    make_reader: Callable[[Setup[O]], "Reader"] = read_with_backbone
+    scores: Callable[[O], tuple[str, ...]] = lambda options: ()
+    percent: bool = True
     lower_is_better: Sequence[str] = ()
-    more_metrics: Callable[[O], tuple[str, ...]] = no_metrics
     end_of_turn: bool = False
-    write_encoder: Callable[[Setup[O], "keras.Model", pathlib.Path], None] = write_sentence_encoder
-    make_scorer: Callable[[Setup[O], "keras.Model"], Scorer] | None = None
+    write_encoder: Callable[[Setup[O], "Objective", pathlib.Path], None] = write_sentence_encoder
+    make_scorer: Callable[[Setup[O], "Objective"], Scorer] | None = None
+    # Terms that were registered for it, see `dcse_tf.tasks.registry.register_term`.
+    further_terms: list[type[Term]] = dataclasses.field(default_factory=list)
 
     @property
     def name(self) -> str:
         """The task's name, the value of the option `task`."""
-        fields = {field.name: field for field in dataclasses.fields(self.options)}
+        fields = {field.name: field for field in dataclasses.fields(self.options_class)}
         return str(fields["task"].default)
+
+    @property
+    def options(self) -> type[O]:
+        """The class of its options, with those of further terms."""
+        further = tuple(term.options for term in self.further_terms)
+        if not further:
+            return self.options_class
+        return _add_options(self.options_class, further)  # type: ignore[arg-type]
+
+    def choose_terms(self, setup: Setup[O]) -> list[Term]:
+        """The terms that have a weight, the first one first."""
+        further = [term(setup) for term in self.further_terms]
+        return [term for term in (*self.list_terms(setup), *further) if term.weight > 0.0]
 
     def epoch_size(self, split: "Split") -> int:
         """The number of samples in a split."""
         return {"sessions": split.sessions, "utterances": split.utterances}[self.samples]
+
+
+@functools.cache
+def _add_options(own: Any, further: tuple[type[Options], ...]) -> Any:
+    """A class of options with those of further classes, under the name of the first one."""
+    names = {"__module__": own.__module__, "__doc__": own.__doc__}
+    return dataclasses.dataclass(frozen=True)(type(own.__name__, (*further, own), names))

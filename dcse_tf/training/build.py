@@ -17,13 +17,14 @@ from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.bert.vocabulary import Vocabulary
 from dcse_tf.data.manifest import Manifest, read_manifest
 from dcse_tf.data.prepare import VOCABULARY_FOLDER
+from dcse_tf.data.stream import Stream
 from dcse_tf.errors import InputError
-from dcse_tf.matching.start import START_ENCODER
 from dcse_tf.options import OptionError
 from dcse_tf.tasks import TASKS
+from dcse_tf.tasks.objective import START_ENCODER, Objective, build_objective, make_layout
 from dcse_tf.tasks.options import ENCODER_SIZES, TrainOptions
-from dcse_tf.tasks.shared import start_from_vectors
 from dcse_tf.tasks.spec import Setup, TaskSpec
+from dcse_tf.tasks.writing import start_from_vectors
 from dcse_tf.training.trainer import Trainer, WarmupDecay, build_optimizer, make_strategy
 from dcse_tf.worker import read_worker
 
@@ -53,14 +54,19 @@ class Training:
     Attributes:
         spec: the task.
         setup: what the model was built from, with resolved options.
-        model: the training model.
+        objective: its terms and their model.
         trainer: the inner loop, with the optimizer and the devices.
     """
 
     spec: TaskSpec
     setup: Setup
-    model: keras.Model
+    objective: Objective
     trainer: Trainer
+
+    @property
+    def model(self) -> keras.Model:
+        """The training model."""
+        return self.objective.model
 
     @property
     def options(self) -> TrainOptions:
@@ -82,8 +88,16 @@ class Training:
 
     def dataset(self, first_step: int = 0) -> tf.data.Dataset:
         """The batches from a step (from 0) on; each step has one per device of this process."""
-        replicas = self.trainer.strategy.num_replicas_in_sync
-        return self.spec.make_dataset(self.setup, first_step, replicas)
+        options = self.options
+        stream = Stream(
+            options.global_batch_size,
+            options.seed,
+            first_step,
+            self.trainer.strategy.num_replicas_in_sync,
+            make_layout(options),
+            own=self.setup.own_replicas,
+        )
+        return self.objective.make_batches(stream, "train")
 
     def batches(self, first_step: int = 0) -> Iterator[Any]:
         """An endless iterator over the batches from a step on, as `trainer.train` takes it."""
@@ -171,8 +185,9 @@ def build_training(
         setup = _make_setup(options, inputs, backbone)
         _check_devices(setup, strategy.num_replicas_in_sync)
         setup = dataclasses.replace(setup, own_replicas=_list_own_replicas(strategy))
-        model = spec.build_model(setup)
-        if not model.trainable_variables:  # an optimizer without weights never counts a step
+        objective = build_objective(spec, setup)
+        if not objective.model.trainable_variables:
+            # An optimizer without weights would never count a step.
             options.refuse("freeze_layers", "with these settings there is nothing left to train")
         schedule = WarmupDecay(
             options.learning_rate, options.warmup_steps, options.decay, options.steps
@@ -180,15 +195,13 @@ def build_training(
         optimizer = build_optimizer(schedule, options.weight_decay)
     trainer = Trainer(
         strategy,
-        model,
+        objective.model,
         optimizer,
-        spec.compute_loss,
-        metric_names=(*spec.metrics, *spec.more_metrics(options)),
         clip_norm=options.clip_norm,
         stop_asked=stop_asked,
         seed=options.seed,
     )
-    return Training(spec, setup, model, trainer)
+    return Training(spec, setup, objective, trainer)
 
 
 def _make_setup(

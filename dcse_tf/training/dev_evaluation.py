@@ -4,7 +4,6 @@ import functools
 import pathlib
 from collections.abc import Callable, Iterator
 
-import keras
 from absl import logging
 
 from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
@@ -33,6 +32,7 @@ from dcse_tf.matching.matching_files import PAPER
 from dcse_tf.reranker.checkpoint_scorer import GraphScorer
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.tasks import TASKS
+from dcse_tf.tasks.objective import Objective, make_evaluation
 from dcse_tf.tasks.spec import Scores, Setup
 
 # The evaluations by a data set, by their similarities where it has several.
@@ -47,8 +47,8 @@ class DevEvaluation:
     percentages, except for masked language modelling: a loss, and a share of the predictions.
     """
 
-    def __init__(self, setup: Setup, model: keras.Model):
-        self._score_task = TASKS[setup.options.task].make_evaluation(setup, model)
+    def __init__(self, setup: Setup, objective: Objective):
+        self._score_task = make_evaluation(TASKS[setup.options.task], setup, objective)
         # With earlier turns as the context first, then with all turns.
         ways = all_contexts(setup.options.similarities)
         self._names = [name for way in ways for name in rank_scores(way)] + [*RETRIEVAL, *STS]
@@ -61,7 +61,7 @@ class DevEvaluation:
                 CANDIDATES,
                 "; ".join(told),
             )
-        self._parts = list(self._list_parts(setup, model))
+        self._parts = list(self._list_parts(setup, objective))
 
     def evaluate(self) -> Scores:
         """Computes the scores, by name, such as "dev/map"."""
@@ -73,11 +73,13 @@ class DevEvaluation:
                     scores[name] = each.scores[name]
         return {f"dev/{name}": value for name, value in scores.items()}
 
-    def _list_parts(self, setup: Setup, model: keras.Model) -> Iterator[Callable[[], _Evaluations]]:
+    def _list_parts(
+        self, setup: Setup, objective: Objective
+    ) -> Iterator[Callable[[], _Evaluations]]:
         """Yields what is evaluated on each data set. A file is read now, so that it fails early."""
         options, samples = setup.options, self._samples
         if make_scorer := TASKS[options.task].make_scorer:
-            scorer, settings = make_scorer(setup, model)
+            scorer, settings = make_scorer(setup, objective)
             # With the model's current weights.
             reranker = Reranker(GraphScorer(scorer.score), settings, setup.vocabulary)
             score = functools.partial(reranker.score, show_progress=False)

@@ -62,7 +62,7 @@ class Report(Hook):
         metrics = dict(taken.metrics)
         metrics["fill"] = metrics["tokens"] / max(metrics.pop("cells"), 1.0)
         metrics["step_seconds"] = taken.seconds / taken.steps
-        if without_negatives := metrics.pop("without_negatives"):
+        if without_negatives := metrics.pop("without_negatives", 0.0):
             metrics["without_negatives"] = without_negatives / metrics["samples"]
         for name in ("samples", "tokens"):
             metrics[f"{name}_per_second"] = metrics.pop(name) / taken.seconds

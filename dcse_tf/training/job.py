@@ -96,9 +96,9 @@ def _make_hooks(training: Training, scored: tf.Variable) -> list[Hook]:
         pathlib.Path(options.run_dir) / checkpoints.ENCODER_FOLDER,
         options.best_metric,
         options.best_metric.removeprefix("dev/") in spec.lower_is_better,
-        functools.partial(spec.write_encoder, training.setup, training.model),
+        functools.partial(spec.write_encoder, training.setup, training.objective),
     )
-    dev = DevEvaluation(training.setup, training.model)
+    dev = DevEvaluation(training.setup, training.objective)
     rate = training.trainer.optimizer
     return [
         Evaluate(dev.evaluate, best, options.eval_every, summaries, scored),

@@ -1,7 +1,7 @@
 """The inner loop of training: devices, optimizer and training steps."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -9,7 +9,8 @@ import tensorflow as tf
 from keras import ops
 
 from dcse_tf.options import OptionError
-from dcse_tf.tasks.spec import ComputeLoss, Tensors, average
+from dcse_tf.tasks.objective import LOSS, average
+from dcse_tf.tasks.spec import Tensors
 from dcse_tf.training import workers
 from dcse_tf.worker import read_worker
 
@@ -19,7 +20,6 @@ _DECAY_RATE, _DECAY_STEPS, _FLOOR = 0.98, 10_000, 1e-5
 LOSS_LIMIT = 1000.0
 # Seconds between two calls of `tell`, each of which interrupts training briefly.
 _TELL_EVERY = 2.0
-COUNTS = ("samples", "tokens", "cells", "without_negatives")
 
 
 def make_strategy(logical_cpus: int, deterministic: bool) -> tf.distribute.Strategy:
@@ -133,7 +133,7 @@ def seed_dropout(model: keras.Model, seed: int, step: int | tf.Tensor) -> None:
     replicas would draw the same masks.
 
     Args:
-        model: the training model.
+        model: the training model, see `dcse_tf.tasks.objective.Objective`.
         seed: the run's seed.
         step: the next step, counted from 0.
     """
@@ -156,19 +156,14 @@ def seed_dropout(model: keras.Model, seed: int, step: int | tf.Tensor) -> None:
 class Trainer:
     """Runs optimizer steps; knows nothing of tasks, checkpoints or summaries.
 
-    It follows the gradient of the loss averaged over the global batch. Each replica differentiates
-    the sum over its own rows. Gradients and metrics are then summed over the replicas in one
-    message, and each replica divides the gradients by the total weight, clips and applies them. So
+    It follows the gradient of the objective, which is a sum over the replicas' rows. Gradients and
+    metrics are summed over the replicas in one message, and each replica clips and applies them. So
     the result does not depend on how the rows are divided among the replicas.
 
     Args:
         strategy: as `make_strategy` returns it; model and optimizer were made in its scope.
-        model: the training model.
+        model: the training model, see `dcse_tf.tasks.objective.Objective`.
         optimizer: the optimizer.
-        compute_loss: computes the task's sums over a replica's rows: loss, weight and metrics.
-        metric_names: names of the task's own metrics among these sums. If NAME_weight is among
-            them, NAME_loss and NAME_accuracy are averaged by it and not by weight, and left out
-            where it is 0.
         clip_norm: maximum global norm of the gradient.
         stop_asked: bool variable; if it is set on any worker, all workers stop after the same step.
             None: no stop can be requested.
@@ -180,8 +175,6 @@ class Trainer:
         strategy: tf.distribute.Strategy,
         model: keras.Model,
         optimizer: keras.optimizers.Optimizer,
-        compute_loss: ComputeLoss,
-        metric_names: Sequence[str],
         clip_norm: float,
         stop_asked: tf.Variable | None = None,
         seed: int = 0,
@@ -189,8 +182,7 @@ class Trainer:
         self.strategy = strategy
         self.model = model
         self.optimizer = optimizer
-        self._compute_loss = compute_loss
-        self._names = ("loss", "weight", *COUNTS, *metric_names)
+        self._names = tuple(model.output)
         self._clip_norm = clip_norm
         self._seed = seed
         self._stop_asked = tf.Variable(False, trainable=False) if stop_asked is None else stop_asked
@@ -213,10 +205,11 @@ class Trainer:
             tell: called every few seconds with the return value for the steps so far.
 
         Returns:
-            Loss and the task's metrics, averaged over the rows of these steps; `gradient_norm`
-            (before clipping), averaged over the steps; the sums of `COUNTS`; `steps`, the number of
-            steps taken; `diverged`, 1 if the last step had a loss above `LOSS_LIMIT`, or a loss or
-            a gradient that is not finite, else 0; `stopped`, 1 if a stop was requested, else 0.
+            The metrics of the terms, averaged over the rows of these steps; `loss` and
+            `gradient_norm` (before clipping), averaged over the steps; the model's counts, such as
+            `samples`, added up; `steps`, the number of steps taken; `diverged`, 1 if the last step
+            had a loss above `LOSS_LIMIT`, or a loss or a gradient that is not finite, else 0;
+            `stopped`, 1 if a stop was requested, else 0.
         """
         sums = {
             name: tf.zeros([])
@@ -248,10 +241,11 @@ class Trainer:
     @staticmethod
     def _average(sums: Tensors) -> dict[str, float]:
         values = {name: float(value) for name, value in sums.items()}
-        counts = {name: values.pop(name) for name in (*COUNTS, "steps", "diverged")}
-        counts["stopped"] = float(values.pop("stopped") > 0.0)
-        counts["gradient_norm"] = values.pop("gradient_norm") / max(counts["steps"], 1.0)
-        return {**average(values), **counts}
+        means = average(values)
+        for name in (LOSS, "gradient_norm"):
+            means[name] = values.pop(name) / max(values["steps"], 1.0)
+        counts = {name: value for name, value in values.items() if "/" not in name}
+        return {**means, **counts, "stopped": float(values["stopped"] > 0.0)}
 
     @tf.function(reduce_retracing=True)
     def _train(self, iterator: Iterator[Any], num_steps: tf.Tensor, totals: Tensors) -> Tensors:
@@ -262,7 +256,7 @@ class Trainer:
             # All replicas return the same values.
             local = self.strategy.experimental_local_results
             step = {name: local(value)[0] for name, value in results.items()}
-            loss = step["loss"] / tf.maximum(step["weight"], 1e-9)
+            loss = step[LOSS]
             finite = tf.math.is_finite(loss) & tf.math.is_finite(step["gradient_norm"])
             step["diverged"] = tf.cast(~finite | (loss > LOSS_LIMIT), tf.float32)
             totals = {name: totals[name] + step[name] for name in totals}
@@ -276,7 +270,7 @@ class Trainer:
         return {**sums, "gradient_norm": norm, "steps": tf.ones([])}
 
     def compute_gradients(self, batch: Tensors) -> tuple[list[tf.Tensor], Tensors]:
-        """Computes the gradients of the global batch's mean loss, and the batch's sums.
+        """Computes the gradients of the objective on the global batch, and the batch's sums.
 
         Must be called in a replica context.
         """
@@ -286,18 +280,16 @@ class Trainer:
         *gradients, totals = tf.distribute.get_replica_context().all_reduce(
             tf.distribute.ReduceOp.SUM, [*gradients, tf.stack(list(sums.values()))]
         )
-        sums = dict(zip(sums, tf.unstack(totals), strict=True))
-        weight = tf.maximum(sums["weight"], 1e-9)
-        return [gradient / weight for gradient in gradients], sums
+        return gradients, dict(zip(sums, tf.unstack(totals), strict=True))
 
     def _sum_gradients(self, batch: Tensors) -> tuple[list[tf.Tensor], Tensors]:
-        """Gradients of the loss summed over this replica's rows, and the replica's sums."""
+        """Gradients of the replica's part of the objective, and the replica's sums."""
         # Frozen variables are not watched, so nothing below the lowest trained layer is recorded.
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(self._variables)
-            sums = self._compute_loss(self.model, batch)
+            sums = self.model(batch, training=True)
         gradients = tape.gradient(
-            sums["loss"], self._variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
+            sums[LOSS], self._variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
         # The gradients of embeddings are tf.IndexedSlices.
         return [tf.convert_to_tensor(gradient) for gradient in gradients], sums

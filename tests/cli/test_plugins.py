@@ -17,8 +17,9 @@ from dcse_tf.evaluation.evaluate_options import EvaluateOptions
 from dcse_tf.input_files import read_lines
 from dcse_tf.options import OptionError, option
 from dcse_tf.tasks import TASKS, register_task
+from dcse_tf.tasks.dialogue_cse import make_response_source
 from dcse_tf.tasks.options import BatchOptions, TrainOptions
-from dcse_tf.tasks.spec import TaskSpec
+from dcse_tf.tasks.spec import TaskSpec, Term
 from dcse_tf.training.job import train
 
 pytestmark = pytest.mark.slow
@@ -31,46 +32,40 @@ class MarginOptions(BatchOptions):
     margin: float = option(0.3, "How much a response exceeds its negatives.", minimum=0.0)
 
 
-def build_model(setup):
-    import keras
-    from keras import ops
+class Margin(Term):
+    name = "margin"
 
-    from dcse_tf.matching.dialogue_cse import Objective, build_dialogue_cse
-    from dcse_tf.tasks.shared import make_layout
+    def __init__(self, setup):
+        super().__init__(setup, 1.0)
+        self.label = ""
 
-    objective = Objective(1.0, cosine_weight=1.0)
-    base = build_dialogue_cse(setup.backbone, make_layout(setup.options), objective)
-    similarity = base.output["similarity"]
-    excess = ops.relu(setup.options.margin - similarity[:, :1] + similarity[:, 1:])
-    real = ops.cast(base.input["candidate_mask"][:, 1:], "float32")
-    return keras.Model(base.input, {**base.output, "loss": ops.sum(excess * real, axis=1)})
+    def draw(self, step):
+        from dcse_tf.data.responses import draw_candidates
 
+        return draw_candidates(step, self.setup.options.negatives)
 
-def make_dataset(setup, first_step, replicas):
-    from dcse_tf.tasks.shared import make_dialogue_dataset
+    def compute(self, encoded, rows):
+        from keras import ops
 
-    return make_dialogue_dataset(setup, first_step, replicas)
+        from dcse_tf.matching.pair_similarity import build_pair_similarity
 
-
-def compute_loss(model, batch):
-    from dcse_tf.tasks.shared import sum_rows
-
-    return sum_rows(model(batch, training=True), "similarity", batch)
-
-
-def make_evaluation(setup, model):
-    return lambda: {"layers": float(setup.backbone.num_layers)}
+        context = (rows["context"], rows["turn_mask"])
+        compare = build_pair_similarity("cosine")
+        of_all = compare(encoded.table, encoded.padding_mask, *context)
+        similarity = ops.take_along_axis(of_all, rows["candidates"], axis=1)
+        excess = ops.relu(self.setup.options.margin - similarity[:, :1] + similarity[:, 1:])
+        real = ops.cast(rows["candidate_mask"][:, 1:], "float32")
+        return {"loss": ops.sum(excess * real, axis=1)}
 
 
 SPEC = TaskSpec(
     MarginOptions,
     "responses above their negatives by a margin",
-    build_model=build_model,
-    make_dataset=make_dataset,
-    compute_loss=compute_loss,
-    metrics=("accuracy", "positive_similarity", "negative_similarity"),
-    make_evaluation=make_evaluation,
-    scores=("layers",),
+    make_source=make_response_source,
+    list_terms=lambda setup: [Margin(setup)],
+    scores=lambda options: ("loss",),
+    percent=False,
+    lower_is_better=("loss",),
 )
 
 
@@ -112,7 +107,7 @@ def test_a_task_and_a_format_of_somebody_else_train_and_are_evaluated(plugged, t
     options = {"data_dir": data, "run_dir": str(run), "encoder_size": "tiny", "margin": 0.5}
     options |= {"global_batch_size": 8, "negatives": 3, "eval_every": 2}
     outcome = train(TASKS["margin"].options(steps=2, **options))
-    assert outcome.scores["dev/layers"] == 2.0  # of the tiny BERT
+    assert 0.0 < outcome.scores["dev/loss"] < 3.0 * (0.5 + 2.0)
     assert "dev/cosine_r1" in outcome.scores
     config = json.loads((run / "config.json").read_text())
     assert (config["task"], config["margin"], config["learning_rate"]) == ("margin", 0.5, 1e-3)
@@ -135,7 +130,7 @@ def test_its_options_are_the_tasks_own(plugged):
         TrainOptions.from_dict({**common, "margin": 0.1})
     with pytest.raises(OptionError, match=r"`margin`=-1.0: expected at least 0"):
         TrainOptions.from_dict({**common, "task": "margin", "margin": -1.0})
-    with pytest.raises(OptionError, match=r"`best_metric`=dev/map: .* dev/layers, dev/cosine_r1"):
+    with pytest.raises(OptionError, match=r"`best_metric`=dev/map: .* dev/loss, dev/cosine_r1"):
         TrainOptions.from_dict({**common, "task": "margin", "best_metric": "dev/map"})
 
 

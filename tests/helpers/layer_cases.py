@@ -9,12 +9,12 @@ import ml_dtypes
 import numpy as np
 import reference
 
-from dcse_tf.matching.losses import NTXent
 from dcse_tf.matching.matching import (
     AttentiveTurnAggregation,
     CosineSimilarity,
     MaskedMeanPooling,
     MatchingGuidedEmbedding,
+    NTXent,
     TurnAggregation,
     TurnAttention,
 )

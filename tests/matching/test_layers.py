@@ -8,11 +8,11 @@ import pytest
 import tensorflow as tf
 from layer_cases import CASES, DIM, Case, Padding, make_batch
 
-from dcse_tf.matching.losses import NTXent
 from dcse_tf.matching.matching import (
     CosineSimilarity,
     MaskedMeanPooling,
     MatchingGuidedEmbedding,
+    NTXent,
     TurnAggregation,
 )
 

@@ -34,6 +34,11 @@ trained = dcse_tf.train(
 )
 print("trained:", trained.kept.describe())
 
+dcse_tf.train(
+    task="dialogue_cse", size_weight=0.1, data_dir="data", encoder_size="tiny", steps=1,
+    global_batch_size=4, negatives=3, run_dir="sized", dev_samples=0,
+)
+
 dcse_tf.fit_baseline(
     kind="scaling", strength=0.5, encoder="run", data_dir="data", output_dir="scaled"
 )
@@ -49,7 +54,7 @@ print("evaluated:", [result.task for result in results])
 def test_the_examples_work_together(tmp_path):
     page = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
     examples = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
-    assert len(examples) == 4
+    assert len(examples) == 5
 
     run = subprocess.run(
         [sys.executable, "-c", "\n".join([*examples, USE])],

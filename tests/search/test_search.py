@@ -16,7 +16,7 @@ from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.files import MADE_FROM_FILE, MadeFrom
 from dcse_tf.matching.head_files import list_head_maps, project, write_heads
-from dcse_tf.matching.projection import build_heads
+from dcse_tf.matching.heads import build_heads
 from dcse_tf.options import OptionError
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.search import index as layout

@@ -1,4 +1,4 @@
-"""The similarities of all pairs besides I2's: with attention over the turns, and plain cosine."""
+"""The short way to the similarity of all pairs, held against the equations."""
 
 import keras
 import numpy as np
@@ -6,24 +6,50 @@ import pytest
 import reference
 import tensorflow as tf
 from layer_cases import attention_weights, build_attention
-from test_gram_similarity import CONTEXTS, DIM, TOKENS, draw, make_inputs
 
-from dcse_tf.matching.dialogue_cse import build_matching
-from dcse_tf.matching.matching_files import MatchingForm
+from dcse_tf.matching.matching import build_matching
 from dcse_tf.matching.pair_similarity import GramSimilarity, MeanCosineSimilarity
 
-KINDS = ("attention", "additive_attention")
+DIM = 8
+TOKENS = (3, 1, 4, 2, 5, 1, 3, 2)  # of eight utterances
+CONTEXTS = ((0, 1, 2), (3,), (5, 0), (7, 6, 4))
+
+
+def draw(seed: int = 0) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.normal(size=(tokens, DIM)) for tokens in TOKENS]
+
+
+def make_inputs(utterances, dtype, extra=0, fill=0.0, absent=0):
+    """Table, mask, index and turn mask; padded places hold `fill`, absent turns `absent`."""
+    table = np.full((len(utterances), max(TOKENS) + extra, DIM), fill)
+    for row, rows in zip(table, utterances, strict=True):
+        row[: len(rows)] = rows
+    index = tf.ragged.constant(CONTEXTS, tf.int32)
+    return (
+        tf.constant(table, dtype),
+        tf.sequence_mask(TOKENS, max(TOKENS) + extra),
+        index.to_tensor(absent, shape=[None, 3 + extra]),
+        tf.sequence_mask(index.row_lengths(), 3 + extra),
+    )
+
+
+ATTENTION = ("attention", "additive_attention")
+KINDS = ("mean", *ATTENTION)
 
 
 def build(name, dtype="float32"):
     if name == "cosine":
         return MeanCosineSimilarity(dtype=dtype)
-    return GramSimilarity(build_attention(name, dtype=dtype), dtype=dtype)
+    attention = None if name == "mean" else build_attention(name, dtype=dtype)
+    return GramSimilarity(attention, dtype=dtype)
 
 
 def reference_similarity(name, context, response):
     if name == "cosine":
         return reference.plain_cosine(context, response)
+    if name == "mean":
+        return reference.similarity(context, response)
     refined = [reference.refined_embedding(utterance, response) for utterance in context]
     weights, released = attention_weights(name), name == "additive_attention"
     turned = reference.weighted_turns(refined, weights, released)
@@ -48,7 +74,7 @@ def test_every_pair_equals_the_reference(name, dtype, tolerance):
 def test_the_turns_weights_matter():
     """Attention is told from the mean, and its two kinds from each other."""
     inputs = make_inputs(draw(), "float64")
-    found = [build(name, "float64")(*inputs).numpy() for name in KINDS]
+    found = [build(name, "float64")(*inputs).numpy() for name in ATTENTION]
     one_turn = [len(turns) == 1 for turns in CONTEXTS]
     difference = np.abs(found[0] - found[1])
     assert difference[~np.array(one_turn)].max() > 0.01
@@ -68,9 +94,8 @@ def test_padding_never_changes_the_result(name, padding):
 def test_values_and_gradients_equal_those_of_the_direct_layers(kind):
     table, mask, index, turn_mask = make_inputs(draw(1), "float32")
     every = tf.tile(tf.range(len(TOKENS))[None, :], [len(CONTEXTS), 1])
-    attention = build_attention(kind)
-    form = MatchingForm(attention=attention)
-    matching, layer = build_matching(DIM, form), GramSimilarity(attention)
+    attention = None if kind == "mean" else build_attention(kind)
+    matching, layer = build_matching(DIM, attention), GramSimilarity(attention)
     names = ("padding_mask", "context_index", "turn_mask", "candidate_index")
     rest = dict(zip(names, (mask, index, turn_mask, every), strict=True))
     ways = (
@@ -78,7 +103,7 @@ def test_values_and_gradients_equal_those_of_the_direct_layers(kind):
         lambda: layer(table, mask, index, turn_mask),
     )
     weights = tf.constant(np.random.default_rng(2).normal(size=every.shape), tf.float32)
-    variables = [variable.value for variable in attention.trainable_variables]
+    variables = [v.value for v in attention.trainable_variables] if attention else []
     results = []
     for similarity in ways:
         with tf.GradientTape() as tape:
@@ -90,7 +115,7 @@ def test_values_and_gradients_equal_those_of_the_direct_layers(kind):
     np.testing.assert_allclose(results[1][0], results[0][0], atol=1e-5)
     for short, direct in zip(results[1][1], results[0][1], strict=True):
         np.testing.assert_allclose(short, direct, atol=2e-5 * max(1.0, np.abs(direct).max()))
-    assert np.abs(results[0][1][1]).max() > 1e-3
+    assert np.abs(results[0][1][:2][-1]).max() > 1e-3
 
 
 @pytest.mark.parametrize("name", [*KINDS, "cosine"])
@@ -130,3 +155,17 @@ def test_one_turn_has_all_the_weight_without_a_warning(kind, weight, recwarn):
 def test_an_unknown_kind_is_refused():
     with pytest.raises(ValueError, match="expected attention or additive_attention"):
         build_attention("mean")
+
+
+def test_no_tensor_has_a_place_for_two_kinds_of_tokens_and_the_width():
+    """Memory grows as contexts x tokens of the table, or tokens^2 of an utterance."""
+    layer = GramSimilarity()
+    shapes = [(50, 20, 64), (50, 20), (30, 6), (30, 6)]
+    types = [tf.float32, tf.bool, tf.int32, tf.bool]
+    signature = [tf.TensorSpec(shape, dtype) for shape, dtype in zip(shapes, types, strict=True)]
+    graph = tf.function(lambda *inputs: layer(*inputs)).get_concrete_function(*signature).graph
+    sizes = [tensor.shape.num_elements() or 0 for op in graph.get_operations()
+             for tensor in op.outputs]  # fmt: skip
+    # The table, contexts x turns x width, and contexts x all tokens; the direct way would have
+    # 30 x 50 x 6 x 20 x 64.
+    assert max(sizes) <= max(50 * 20 * 64, 30 * 6 * 64, 30 * 50 * 20)

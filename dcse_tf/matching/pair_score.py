@@ -1,19 +1,7 @@
-"""The Siamese baselines: a network scores pairs of embeddings."""
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+"""The network of the Siamese baselines, which scores pairs of embeddings."""
 
 import keras
 from keras import ops
-
-from dcse_tf.bert.bert import TokenCentering, initialize_weights
-from dcse_tf.bert.layout import Layout, build_table_encoder, index_inputs, table_inputs
-from dcse_tf.matching.losses import NTXent
-from dcse_tf.matching.matching import MaskedMeanPooling
-
-if TYPE_CHECKING:
-    import keras_hub
 
 
 @keras.saving.register_keras_serializable(package="dcse_tf")
@@ -83,40 +71,3 @@ def _score(index, context, from_context, sentences, from_sentence, kernel, outpu
     linear = ops.expand_dims(from_context, -2) + ops.take(from_sentence, index, axis=0)
     hidden = ops.relu(linear + ops.matmul(pairs, kernel))
     return ops.squeeze(ops.matmul(hidden, output_kernel), -1)
-
-
-def build_siamese(
-    backbone: keras_hub.models.BertBackbone,
-    layout: Layout,
-    temperature: float,
-    seed: int,
-    by_row: bool = False,
-    centering: TokenCentering | None = None,
-) -> keras.Model:
-    """The training model: maps a batch of `dcse_tf.data.batch` to scores and losses.
-
-    A context is one entry of the table: a turn (SiameseBERT_S), or turns joined to one sequence
-    (SiameseBERT_M). Its embedding u and a candidate's v are means over their tokens.
-
-    Args:
-        backbone: the BERT.
-        layout: the layout of the input tables.
-        temperature: temperature of the loss, which is equation 8 with scores as similarities.
-        seed: seed of the network's initial weights.
-        by_row: see `PairScore`.
-        centering: applied to the token embeddings, if given.
-
-    Returns:
-        A functional model from the tensors of `lay_out`, context_index `[batch, 1]`, turn_mask,
-        candidate_index and candidate_mask to {"score": float32 `[batch, candidates]`, "loss":
-        float32 `[batch]`}.
-    """
-    inputs, index = table_inputs(layout), index_inputs()
-    table = build_table_encoder(backbone, layout, centering)(dict(inputs))
-    sentences = MaskedMeanPooling(dtype="float32", name="pooling")(table, inputs["padding_mask"])
-    context = ops.take(sentences, index["context_index"][:, 0], axis=0)
-    head = PairScore(by_row, dtype="float32", name="pair_score")
-    score = head(context, sentences, index["candidate_index"])
-    initialize_weights(head.trainable_variables, seed)
-    loss = NTXent(temperature, dtype="float32", name="nt_xent")(score, index["candidate_mask"])
-    return keras.Model({**inputs, **index}, {"score": score, "loss": loss}, name="siamese")

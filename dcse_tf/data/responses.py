@@ -1,0 +1,338 @@
+"""Responses with their contexts and negatives, for the objectives that contrast utterances."""
+
+import dataclasses
+
+import tensorflow as tf
+
+from dcse_tf.bert.layout import fingerprint_rows, join_tables
+from dcse_tf.bert.pairs import find_rows
+from dcse_tf.data.dialogue import Context
+from dcse_tf.data.records import parse_session, parse_utterances
+from dcse_tf.data.table import ROWS, Rows, Step
+
+
+class ResponseStep(Step):
+    """A step of responses in their contexts.
+
+    Attributes:
+        context: int32 `[samples, slots]`, the turns around each response.
+        turn_mask: bool `[samples, slots]`, True = real turn.
+        session: int64 `[samples]`, fingerprints of the sessions.
+    """
+
+    context: tf.Tensor
+    turn_mask: tf.Tensor
+    session: tf.Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class ResponseSource:
+    """Sessions, of which each gives one response with its context, or several.
+
+    Attributes:
+        form: "plain" and "unique": a random turn of each session is a response; "dense": every turn
+            of a run of consecutive turns. "plain" encodes every use of an utterance separately,
+            padded to the corpus' longest, as in the paper's procedure; the others encode each
+            distinct utterance once.
+        context: which turns around a response form its context.
+        session_turns: maximum turns of a run in "dense".
+        longest: tokens in the corpus's longest utterance.
+    """
+
+    form: str
+    context: Context
+    session_turns: int
+    longest: int
+    samples = "sessions"
+
+    def list_elements(self, records: tf.Tensor) -> tf.Tensor:
+        """See `Source`: an element is a record."""
+        return records
+
+    def draw(self, element: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Draws a run of turns, or a response with its context (released code: up to 3 turns a
+        side).
+
+        Returns:
+            session: int64 scalar, fingerprint.
+            token_ids: int32 `[turns, (tokens)]` and utterances: int64 `[turns]`, fingerprints; the
+                response comes after its context, and empty slots repeat it.
+            turn_mask: bool `[slots]`, True = real turn; not in "dense".
+        """
+        session = parse_session(element)
+        count = tf.shape(session["utterances"])[0]
+        if self.form == "dense":
+            length = tf.minimum(count, self.session_turns)
+            begin = tf.random.stateless_uniform([], seed, 0, count - length + 1, tf.int32)
+            turns, drawn = tf.range(begin, begin + length), {}
+        else:
+            first = self.context.first_response
+            response = tf.random.stateless_uniform([], seed, first, count, tf.int32)
+            turns, turn_mask = choose_turns(count, response, self.context)
+            drawn = {"turn_mask": turn_mask}
+        return {
+            "session": session["session"],
+            "token_ids": tf.gather(session["token_ids"], turns),
+            "utterances": tf.gather(session["utterances"], turns),
+            **drawn,
+        }
+
+    def make_step(
+        self, samples: dict, splits: tf.Tensor, seed: int, number: tf.Tensor
+    ) -> ResponseStep:
+        """See `Source`. In "dense", every turn that has a context is a response."""
+        width = self.longest if self.form == "plain" else None
+        token_ids = samples["token_ids"].merge_dims(0, 1).to_tensor(shape=[None, width])
+        fingerprints = tf.reshape(_flatten(samples["utterances"]), [-1])
+        session = samples["session"]
+        if self.form == "dense":
+            owner = find_rows(samples["utterances"])
+            places = tf.range(tf.size(owner))
+            around = places[:, None] + tf.constant(self.context.offsets)[None, :]
+            inside = tf.clip_by_value(around, 0, tf.size(owner) - 1)
+            turn_mask = (around == inside) & (tf.gather(owner, inside) == owner[:, None])
+            responses = tf.boolean_mask(places, tf.reduce_any(turn_mask, axis=1))
+            turn_mask, owner = tf.gather(turn_mask, responses), tf.gather(owner, responses)
+            context = tf.where(turn_mask, tf.gather(inside, responses), responses[:, None])
+            session, splits = tf.gather(session, owner), tf.searchsorted(owner, splits)
+        else:
+            turn_mask, slots = samples["turn_mask"], self.context.slots
+            # The response is the last of the slots + 1 turns of a sample.
+            responses = tf.range(tf.shape(turn_mask)[0]) * (slots + 1) + slots
+            context = responses[:, None] - slots + tf.range(slots)[None, :]
+        distinct = self.form != "plain"
+        step = ResponseStep(
+            token_ids, fingerprints, responses, splits, seed, number, distinct=distinct
+        )
+        step.context, step.turn_mask, step.session = context, turn_mask, session
+        return step
+
+
+def _flatten(values: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
+    return values.flat_values if isinstance(values, tf.RaggedTensor) else values
+
+
+@dataclasses.dataclass(frozen=True)
+class UtteranceSource:
+    """The utterances of all sessions, each a sample of its own."""
+
+    samples = "utterances"
+
+    def list_elements(self, records: tf.Tensor) -> tf.RaggedTensor:
+        """See `Source`: an element is the token ids of an utterance."""
+        return parse_utterances(records)
+
+    def draw(self, element: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
+        """See `Source`; nothing is drawn."""
+        return {"token_ids": element}
+
+    def make_step(self, samples: dict, splits: tf.Tensor, seed: int, number: tf.Tensor) -> Step:
+        """See `Source`."""
+        token_ids = samples["token_ids"].to_tensor()
+        every = tf.range(tf.shape(token_ids)[0])
+        return Step(token_ids, fingerprint_rows(token_ids), every, splits, seed, number)
+
+
+def choose_turns(
+    num_turns: tf.Tensor, response: tf.Tensor, context: Context
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Chooses the turns of a sample: `Context.of` as tensors of fixed shape.
+
+    Args:
+        num_turns: int scalar, number of turns of the session.
+        response: int scalar, index of the response.
+        context: which turns around the response form its context.
+
+    Returns:
+        turns: int32 `[slots + 1]`, indices of the context turns in order, then of the response. An
+            empty slot has the response's index.
+        turn_mask: bool `[slots]`, True = real turn.
+    """
+    places = response + tf.constant(context.offsets, response.dtype)
+    turn_mask = (places >= 0) & (places < num_turns)
+    turns = tf.concat([tf.where(turn_mask, places, response), response[None]], axis=0)
+    return turns, turn_mask
+
+
+def prefer(allowed: tf.Tensor, better: tf.Tensor) -> tf.Tensor:
+    """Leaves each row of bool `[rows, places]` only its better places, if it has any of them."""
+    found = allowed & better
+    return tf.where(tf.reduce_any(found, axis=1, keepdims=True), found, allowed)
+
+
+def sample_negatives(
+    session: tf.Tensor,
+    response: tf.Tensor,
+    negatives: int,
+    seed: tf.Tensor,
+    role: tf.Tensor | None = None,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Draws negatives for every sample from the responses of the other samples (paper, section 3).
+
+    A response can be a negative of a row if it is from another session and its text is no response
+    in the row's own session, nor already a negative of the row. "ok" is everywhere in customer
+    service, and a text that repeats the true response would be a false negative. The draw is
+    uniform, without replacement.
+
+    Args:
+        session: int64 `[batch]`, fingerprints of the sessions.
+        response: int64 `[batch]`, fingerprints of the responses' texts.
+        negatives: number of negatives to draw per row; 0 for all, in `batch` columns.
+        seed: int `[2]`; it alone determines the draw.
+        role: int64 `[batch]`, fingerprints of the responses' roles, to draw only responses of the
+            row's own role where there is any; None to draw those of all roles.
+
+    Returns:
+        rows: int32 `[batch, 1 + negatives]`, the sample whose response is the candidate. Column 0
+            is the row itself, as is every column for which no negative is left.
+        mask: bool `[batch, 1 + negatives]`, True = a candidate.
+    """
+    batch = tf.shape(session)[0]
+    sessions, (distinct, text_numbers) = tf.unique(session), tf.unique(response)
+    texts = tf.size(distinct)
+    first_rows = tf.math.unsorted_segment_min(tf.range(batch), text_numbers, texts)
+    first_of_text = tf.gather(first_rows, text_numbers) == tf.range(batch)
+    # A response text of the row's own session is no negative, even if another session has it too.
+    said = tf.scatter_nd(
+        tf.stack([sessions.idx, text_numbers], axis=1),
+        tf.ones([batch], tf.int32),
+        [tf.size(sessions.y), texts],
+    )
+    in_own_session = tf.gather(tf.gather(said > 0, sessions.idx), text_numbers, axis=1)
+    allowed = ~in_own_session & first_of_text[None, :]
+    if role is not None:
+        allowed = prefer(allowed, role[:, None] == role[None, :])
+
+    own = tf.range(batch)[:, None]
+    if negatives:
+        order = tf.random.stateless_uniform([batch, batch], seed)
+        order, drawn = tf.math.top_k(tf.where(allowed, order, -1.0), k=tf.minimum(negatives, batch))
+        drawn_mask = order >= 0.0
+    else:
+        drawn, drawn_mask = tf.tile(tf.range(batch)[None, :], [batch, 1]), allowed
+
+    rows = tf.concat([own, tf.where(drawn_mask, drawn, own)], axis=1)
+    return rows, tf.concat([tf.ones_like(own, tf.bool), drawn_mask], axis=1)
+
+
+def draw_candidates(step: ResponseStep, negatives: int) -> Rows:
+    """Rows of responses in their contexts, each with negatives from other sessions.
+
+    Negatives are drawn from the responses of the global batch.
+
+    Args:
+        step: the step.
+        negatives: number of negatives per row; 0 for all.
+
+    Returns:
+        Rows with texts context, int32 `[samples, slots]`, and candidates, int32 `[samples, 1 +
+        negatives]`, of which column 0 is the response; and targets turn_mask, candidate_mask, bool
+        of the same shapes, and weights, 0 for a row without a negative.
+    """
+    numbers = step.add(step.token_ids, step.fingerprints)
+    return _contrast(step, numbers, tf.gather(numbers, step.context), step.turn_mask, negatives)
+
+
+def draw_joined_contexts(
+    step: ResponseStep, negatives: int, turns_before: int, max_tokens: int
+) -> Rows:
+    """`draw_candidates` with each context joined to one sequence: [CLS] a [SEP] b [SEP] and so on.
+
+    Turns keep their order, and empty slots are skipped. If a sequence is too long, the tokens
+    farthest from the response are cut; of two equally far ones, the one after the response is cut
+    first. [CLS] and the last [SEP] are kept.
+
+    Args:
+        step, negatives: see `draw_candidates`.
+        turns_before: number of slots before the response.
+        max_tokens: maximum length of a sequence in tokens, at least 2.
+
+    Returns:
+        Rows as `draw_candidates` returns them, with one context slot, which is never empty.
+    """
+    # The turns without their [CLS]. The sequence begins with the [CLS] of its response.
+    words = tf.gather(step.token_ids[:, 1:], step.context)
+    is_real = (words != 0) & step.turn_mask[..., None]
+    kept = _keep_nearest(is_real, turns_before, max_tokens - 1)
+    sequences = tf.ragged.boolean_mask(_join_slots(words), kept)
+    first = tf.gather(step.token_ids[:, :1], step.responses)
+    sequences = tf.concat([tf.RaggedTensor.from_tensor(first), sequences], axis=1).to_tensor()
+
+    # Records have no fingerprints of such sequences, so all are computed from the tokens.
+    numbers = step.add(join_tables(step.token_ids, sequences))
+    context = numbers[tf.shape(step.token_ids)[0] :][:, None]
+    return _contrast(step, numbers, context, tf.ones_like(context, tf.bool), negatives)
+
+
+def draw_views(step: Step) -> Rows:
+    """Rows that pair every utterance with itself (Gao et al. 2021, unsupervised).
+
+    An utterance is in the table twice, and dropout makes the two embeddings differ. The context of
+    a row is its utterance; its candidates are the second entries of that utterance and of all
+    others. A row that repeats the text of an earlier row has no candidates, and is no negative.
+
+    Returns:
+        Rows as `draw_candidates` returns them, with one context slot.
+    """
+    first = step.add(step.token_ids, step.fingerprints)
+    second = step.add(step.token_ids, tf.bitwise.invert(step.fingerprints))
+    count = tf.size(first)
+    chosen, mask = sample_negatives(
+        tf.range(count, dtype=tf.int64), step.fingerprints, 0, step.seed(ROWS)
+    )
+    same = step.fingerprints[:, None] == step.fingerprints[None, :]
+    is_first = tf.argmax(same, axis=1, output_type=tf.int32) == tf.range(count)
+    texts = {"context": first[:, None], "candidates": tf.gather(second, chosen)}
+    return Rows(texts, _mask_targets(tf.ones([count, 1], tf.bool), mask & is_first[:, None]))
+
+
+def _contrast(
+    step: ResponseStep, numbers: tf.Tensor, context: tf.Tensor, turn_mask: tf.Tensor, negatives: int
+) -> Rows:
+    said = tf.gather(step.fingerprints, step.responses)
+    chosen, mask = sample_negatives(step.session, said, negatives, step.seed(ROWS))
+    candidates = tf.gather(tf.gather(numbers, step.responses), chosen)
+    texts = {"context": context, "candidates": candidates}
+    return Rows(texts, _mask_targets(turn_mask, mask), splits=step.splits)
+
+
+def _mask_targets(turn_mask: tf.Tensor, mask: tf.Tensor) -> dict[str, tf.Tensor]:
+    counts = mask[:, 0] & tf.reduce_any(mask[:, 1:], axis=1)
+    weights = tf.cast(counts, tf.float32)
+    return {"turn_mask": turn_mask, "candidate_mask": mask, "weights": weights}
+
+
+def _join_slots(values: tf.Tensor) -> tf.Tensor:
+    """Reshapes `[rows, slots, tokens]` to `[rows, slots x tokens]`."""
+    shape = tf.shape(values)
+    return tf.reshape(values, [shape[0], shape[1] * shape[2]])
+
+
+def _keep_nearest(is_real: tf.Tensor, turns_before: int, budget: int) -> tf.Tensor:
+    """Chooses the tokens nearest to the response, always including the last token of the row.
+
+    Args:
+        is_real: bool `[rows, slots, tokens]`, True = real token.
+        turns_before: number of slots before the response.
+        budget: maximum number of tokens per row.
+
+    Returns:
+        bool `[rows, slots x tokens]`, True = the token is kept.
+    """
+    real = _join_slots(is_real)
+    before = tf.cast(_join_slots(is_real[:, :turns_before]), tf.int32)
+    after = tf.cast(_join_slots(is_real[:, turns_before:]), tf.int32)
+
+    # Rank tokens by the number of real tokens between them and the response. Ranks are even before
+    # the response and odd after it, so that no two tokens of a row have the same rank.
+    distance = tf.concat(
+        [2 * tf.cumsum(before, axis=1, reverse=True, exclusive=True),
+         2 * tf.cumsum(after, axis=1, exclusive=True) + 1],
+        axis=1,
+    )  # fmt: skip
+    behind = tf.cumsum(tf.cast(real, tf.int32), axis=1, reverse=True, exclusive=True)
+    distance = tf.where(real & (behind == 0), -1, distance)
+    distance = tf.where(real, distance, tf.int32.max)
+
+    nearest = tf.sort(distance, axis=1)[:, :budget]
+    return real & (distance <= nearest[:, -1:])

@@ -1,0 +1,140 @@
+"""Heads on sentence embeddings, trained by some objectives; not in the paper.
+
+Projection heads move the contrast to a separate space. That a response follows a context does not
+make the two similar in meaning. With one head for contexts and one for responses, the encoder need
+not embed a question and its answer alike (Chen et al. 2020, "SimCLR"; Zhou et al. 2022, "DSE").
+These works discard the heads after training; here they are kept, see
+`dcse_tf.matching.head_files`, because responses are ranked best behind them.
+
+Prediction heads predict the turns around an utterance from the utterance alone. Its embedding must
+contain what they predict: which question it answers, and what follows from it (compare Kiros et al.
+2015, "Skip-Thought Vectors"). Unlike a contrast of an utterance with its context, this does not
+make the two similar. These heads are discarded.
+"""
+
+from collections.abc import Sequence
+
+import keras
+from keras import ops
+
+from dcse_tf.bert.bert import initialize_weights
+from dcse_tf.matching.matching import masked_mean, unit
+
+
+@keras.saving.register_keras_serializable(package="dcse_tf")
+class ProjectionHead(keras.layers.Layer):
+    """Two dense layers; the first is as wide as the embeddings and has a ReLU.
+
+    Args:
+        units: width of the output.
+        rate: the head's learning rate as a multiple of the optimizer's. The stored weights are the
+            effective ones divided by `rate`. So an optimizer whose steps do not depend on the
+            gradient's size, such as Adam, changes the effective weights `rate` times as fast.
+    """
+
+    def __init__(self, units, rate=1.0, **kwargs):
+        super().__init__(**kwargs)
+        self.units = units
+        self.rate = rate
+
+    def build(self, inputs_shape):
+        dim = inputs_shape[-1]
+        self.hidden_kernel = self.add_weight(shape=(dim, dim), name="hidden_kernel")
+        self.hidden_bias = self.add_weight(shape=(dim,), initializer="zeros", name="hidden_bias")
+        self.output_kernel = self.add_weight(shape=(dim, self.units), name="output_kernel")
+
+    def call(self, inputs):
+        """Maps float `[..., dim]` to float `[..., units]`."""
+        hidden = ops.matmul(inputs, self.rate * self.hidden_kernel) + self.rate * self.hidden_bias
+        return ops.matmul(ops.relu(hidden), self.rate * self.output_kernel)
+
+    def compute_output_shape(self, inputs_shape):
+        return (*inputs_shape[:-1], self.units)
+
+    def get_config(self):
+        return {**super().get_config(), "units": self.units, "rate": self.rate}
+
+
+def build_heads(dim: int, units: int, rate: float, seed: int) -> list[ProjectionHead]:
+    """The heads of contexts and of responses, with weights drawn by (seed, position).
+
+    Args:
+        dim: width of the sentence embeddings.
+        units, rate: see `ProjectionHead`.
+        seed: seed of the initial weights.
+    """
+    heads = []
+    for place, name in enumerate(("context_head", "response_head")):
+        head = ProjectionHead(units, rate, dtype="float32", name=name)
+        head.build((None, dim))
+        # The effective weights have variance 1 / dim, which preserves the lengths of vectors.
+        initialize_weights(head.trainable_variables, seed + place, dim**-0.5 / rate)
+        heads.append(head)
+    return heads
+
+
+@keras.saving.register_keras_serializable(package="dcse_tf")
+class ContextPrediction(keras.layers.Layer):
+    """1 - cosine of the predicted and the actual embeddings of the turns around an utterance.
+
+    Under mixed precision, give it dtype="float32".
+
+    Args:
+        slots: the slots of a context to predict, counted from 0; each has a head of its own.
+        rate: the heads' learning rate as a multiple of the optimizer's, see `ProjectionHead`.
+    """
+
+    def __init__(self, slots: Sequence[int], rate=1.0, **kwargs):
+        super().__init__(**kwargs)
+        self.slots = list(slots)
+        self.rate = rate
+
+    def build(self, table_shape):
+        dim = table_shape[-1]
+
+        def identities(shape, dtype=None):
+            # Initially, each turn is predicted to have the utterance's own embedding.
+            return ops.broadcast_to(ops.eye(dim, dtype=dtype) / self.rate, shape)
+
+        self.kernel = self.add_weight(
+            shape=(len(self.slots), dim, dim), initializer=identities, name="kernel"
+        )
+        self.bias = self.add_weight(shape=(len(self.slots), dim), initializer="zeros", name="bias")
+
+    def call(self, table, table_before, padding_mask, response, context_index, turn_mask):
+        """Computes the loss of every utterance.
+
+        Args:
+            table, table_before: float `[utterances, tokens, dim]`, encoded by the trained encoder
+                and by the initial one.
+            padding_mask: bool `[utterances, tokens]`, True = real token.
+            response: int32 `[batch]`, places of the utterances in the table.
+            context_index: int32 `[batch, turns]`, places of the turns around each in the table.
+            turn_mask: bool `[batch, turns]`, True = real turn.
+
+        Returns:
+            float `[batch]`, the mean over the real turns among `slots`, from 0 to 2; 0 without any.
+        """
+        predicted = unit(ops.take(masked_mean(table, padding_mask), response, axis=0))
+        predicted = ops.einsum("bd,sde->bse", predicted, self.rate * self.kernel)
+        predicted = unit(predicted + self.rate * self.bias)
+        there = unit(masked_mean(table_before, padding_mask))
+        turns = ops.take(context_index, self.slots, axis=1)
+        cosine = ops.sum(predicted * ops.take(there, turns, axis=0), axis=-1)
+        real = ops.cast(ops.take(turn_mask, self.slots, axis=1), cosine.dtype)
+        # A row may have none of these turns.
+        return ops.sum((1.0 - cosine) * real, axis=1) / ops.maximum(ops.sum(real, axis=1), 1.0)
+
+    def compute_output_shape(
+        self,
+        table_shape,
+        table_before_shape,
+        padding_mask_shape,
+        response_shape,
+        context_index_shape,
+        turn_mask_shape,
+    ):
+        return response_shape
+
+    def get_config(self):
+        return {**super().get_config(), "slots": self.slots, "rate": self.rate}

@@ -1,0 +1,244 @@
+"""The objective of a training: its terms as one functional model, and their batches.
+
+The model maps a batch of `dcse_tf.data.table` to the objective, summed over a replica's rows, and
+to the sums of all metrics. Every term is connected to one reading of the table.
+"""
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from dcse_tf.bert import bert
+from dcse_tf.bert.layout import Layout
+from dcse_tf.data.stream import Stream, make_dataset
+from dcse_tf.data.table import Step
+from dcse_tf.reading.cross_encoder import Reader, read_with_bert
+from dcse_tf.tasks.options import TrainOptions
+from dcse_tf.tasks.spec import Scores, Setup, TaskSpec, Term
+
+# The name of the layer of the starting encoder in a training model.
+START_ENCODER = "start_encoder"
+LOSS = "loss"
+# The tensors of a table that an encoder may read.
+_READ = ("token_ids", "segments", "positions", "segment_ids", "speaker_ids")
+
+
+class Encoded:
+    """A table as an encoder reads it; all attributes are symbolic.
+
+    Args:
+        reader: the encoder.
+        inputs: the table, see `lay_out`, with places.
+        name: the name of the encoder's layer.
+        centering: applied to the token embeddings of `table`, if given.
+        before: the same table as the starting encoder reads it; None unless a term needs it.
+
+    Attributes:
+        tokens: float32 `[cells, dim]`, the flat list of all tokens that the encoder computes.
+        padding_mask: bool `[texts, tokens]`, True = real token.
+        dim: width of a token's vector.
+        vector_dim: width of a sequence's vector.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        inputs: Mapping[str, keras.KerasTensor],
+        name: str,
+        centering: bert.TokenCentering | None = None,
+        before: "Encoded | None" = None,
+    ):
+        table = {x: value for x, value in inputs.items() if x in _READ}
+        own = {
+            x: keras.Input(value.shape[1:], dtype=value.dtype, name=x) for x, value in table.items()
+        }
+        found = keras.Model(own, reader.read(own), name=name)(table)
+        self.tokens, self._vectors = found["tokens"], found.get("vectors")
+        self.padding_mask, self._places = inputs["padding_mask"], inputs["places"]
+        self.dim, self.vector_dim = reader.dim, reader.vector_dim
+        self.before = before
+        self._centering = centering
+
+    @functools.cached_property
+    def table(self) -> keras.KerasTensor:
+        """The token embeddings of every text, float32 `[texts, tokens, dim]`, finite at padding."""
+        table = ops.take(self.tokens, self._places, axis=0)
+        return self._centering(table, self.padding_mask) if self._centering else table
+
+    def take_vectors(self, texts: keras.KerasTensor) -> keras.KerasTensor:
+        """The vectors of sequences, int32 `[rows]`: float32 `[rows, vector_dim]`."""
+        if self._vectors is not None:
+            return ops.take(self._vectors, texts, axis=0)
+        return ops.take(self.tokens, ops.take(self._places[:, 0], texts), axis=0)  # of [CLS]
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """What a training trains, and on what; see `build_objective`.
+
+    Attributes:
+        terms: the terms, the first of which is the main one.
+        model: the training model: maps a batch to float32 scalars. "loss" is the replica's part of
+            the objective; "LABEL/METRIC" are weighted sums over its rows of a term, and
+            "LABEL/weight" the sum of their weights; all others are counts.
+        reader: the encoder that is trained.
+        make_batches: (stream, split) -> the batches of successive steps.
+    """
+
+    terms: Sequence[Term]
+    model: keras.Model
+    reader: Reader
+    make_batches: Callable[[Stream, str], tf.data.Dataset]
+
+    def find_term(self, name: str) -> Any:
+        """The term of a name; KeyError if the objective lacks it."""
+        return {term.name: term for term in self.terms}[name]
+
+
+def make_layout(options: TrainOptions) -> Layout:
+    """The layout of the tables."""
+    return Layout(options.layout, row_length=options.row_length)
+
+
+def build_objective(task: TaskSpec[Any], setup: Setup[Any]) -> Objective:
+    """Connects a task's terms to its encoder; called under the strategy's scope.
+
+    Args:
+        task: the task.
+        setup: what the run has before its model is built.
+    """
+    terms = task.choose_terms(setup)
+    make_batches = functools.partial(_make_batches, setup, task, terms)
+    options = setup.options
+    stream = Stream(options.global_batch_size, options.seed, layout=make_layout(options))
+    inputs = {
+        name: keras.Input([None] * (spec.shape.rank - 1), dtype=spec.dtype.name, name=name)
+        for name, spec in make_batches(stream, "train").element_spec.items()
+    }
+    reader = task.make_reader(setup)
+    for term in terms:
+        term.build(reader)
+    before = _read_as_started(task, setup, inputs) if any(t.needs_start for t in terms) else None
+    encoded = Encoded(reader, inputs, "encoder", setup.parts.centering, before)
+    outputs = {
+        LOSS: ops.zeros(()),
+        "samples": ops.sum(inputs["samples"]),
+        "tokens": ops.sum(ops.cast(encoded.padding_mask, "float32")),
+        "cells": ops.cast(ops.size(inputs["token_ids"]), "float32"),
+    }
+    for term in terms:
+        prefix = f"{term.rows}_"
+        own = {x.removeprefix(prefix): inputs[x] for x in inputs if x.startswith(prefix)}
+        values: dict[str, Any] = {"weights": own.get("weights"), "total": own.get("weights_total")}
+        values |= term.compute(encoded, own)
+        weights, total = values.pop("weights"), values.pop("total")
+        sums = {name: ops.sum(value * weights) for name, value in values.items()}
+        # The trainer adds this up over the replicas; a step without any row that counts adds 0.
+        share = term.weight / ops.maximum(ops.sum(total), 1e-9)
+        outputs[LOSS] = outputs[LOSS] + share * sums[LOSS]
+        sums["weight"] = ops.sum(weights)
+        outputs |= {f"{term.label}/{name}": value for name, value in sums.items()}
+        outputs |= term.count(own)
+    return Objective(terms, keras.Model(inputs, outputs, name=task.name), reader, make_batches)
+
+
+def _make_batches(
+    setup: Setup[Any], task: TaskSpec[Any], terms: Sequence[Term], stream: Stream, split: str
+) -> tf.data.Dataset:
+    def draw_rows(step: Step) -> dict[str, Any]:
+        drawn: dict[str, Any] = {}
+        for term in terms:
+            if term.rows not in drawn:
+                drawn[term.rows] = term.draw(step)
+        return drawn
+
+    return make_dataset(setup.corpus, task.make_source(setup), draw_rows, stream, split)
+
+
+def _read_as_started(
+    task: TaskSpec[Any], setup: Setup[Any], inputs: Mapping[str, keras.KerasTensor]
+) -> Encoded:
+    """The table as the starting encoder reads it, without dropout and frozen.
+
+    If the trained encoder's token embeddings are centred, these are too, by their own mean over
+    the batch: otherwise an encoder that has not changed would seem to have moved.
+    """
+    assert setup.source
+    vocabulary = setup.vocabulary if task.end_of_turn else None
+    backbone = bert.load_backbone(setup.source, 0.0, setup.options.compute_dtype, vocabulary)
+    backbone.trainable = False
+    centering = bert.TokenCentering(dtype="float32") if setup.parts.centering else None
+    return Encoded(read_with_bert(backbone), inputs, START_ENCODER, centering)
+
+
+def average(sums: Mapping[str, float]) -> Scores:
+    """Means from sums over rows: each of "LABEL/METRIC" is divided by "LABEL/weight".
+
+    Returns:
+        The means by "LABEL_METRIC", or "METRIC" without a label. A term without any row that
+        counts is left out.
+    """
+    means = {}
+    for name, value in sums.items():
+        label, slash, metric = name.rpartition("/")
+        if slash and metric != "weight" and sums[f"{label}/weight"] > 0.0:
+            means[f"{label}_{metric}" if label else metric] = value / sums[f"{label}/weight"]
+    return means
+
+
+def make_evaluation(
+    task: TaskSpec[Any], setup: Setup[Any], objective: Objective
+) -> Callable[[], Scores]:
+    """Makes the evaluation of a task's own dev scores, on the same draws every time.
+
+    It gives the terms' means over dev rows and, where a term knows it, "LABEL_chance": the accuracy
+    of the best rule that does not read.
+    """
+    names, options = task.scores(setup.options), setup.options
+    split = setup.manifest.splits["dev"]
+    most = min(options.dev_samples, split.sessions)
+    batch_size = min(options.global_batch_size, most)
+    if task.samples == "utterances":
+        most = min(20 * options.dev_samples, split.utterances)
+        batch_size = min(64, most)
+    if not names or most < 2:  # a single session has no negatives
+        return dict
+    if most % batch_size == 1 and task.samples == "sessions":
+        most -= 1  # nor has a last batch of one
+    stream = Stream(batch_size, options.seed, layout=make_layout(options), most=most)
+    dataset = objective.make_batches(stream, "dev")
+    compute = tf.function(functools.partial(objective.model, training=False), reduce_retracing=True)
+    unit = 100.0 if task.percent else 1.0
+    find_chances = functools.cache(lambda: _find_chances(dataset, objective.terms))
+
+    def evaluate() -> Scores:
+        totals = collections.Counter[str]()
+        for batch in dataset:
+            totals.update({name: float(value) for name, value in compute(batch).items()})
+        means = {**average(totals), **find_chances()}
+        return {name: unit * means[name] for name in names if name in means}
+
+    return evaluate
+
+
+def _find_chances(dataset: tf.data.Dataset, terms: Sequence[Term]) -> Scores:
+    batches = list(dataset.as_numpy_iterator())
+    chances = {}
+    for term in terms:
+        names = [name for name in batches[0] if name.startswith(f"{term.rows}_")]
+        arrays = {
+            name.removeprefix(f"{term.rows}_"): np.concatenate([batch[name] for batch in batches])
+            for name in names
+            if len({batch[name].shape[1:] for batch in batches}) == 1
+        }
+        chance = term.find_chance(arrays)
+        if chance is not None:
+            chances[f"{term.label}_chance"] = chance
+    return chances
