@@ -6,8 +6,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-# Exit status of a job that the same command can resume: EX_TEMPFAIL of sysexits.h. Used for nothing
-# else.
+# Exit status of a job that the same command can resume, and of nothing else: EX_TEMPFAIL.
 EXIT_STATUS = 75
 
 
@@ -63,24 +62,14 @@ def require(name: str, extra: str, why: str) -> Any:
         ) from error
 
 
-_TENSORFLOW = ("tensorflow", "tensorflow_text", "keras", "keras_hub")
-
-
 @contextlib.contextmanager
 def name_missing_tensorflow(what: str) -> Iterator[None]:
-    """Where TensorFlow or a package above it cannot be imported, says so in one sentence.
-
-    Args:
-        what: what needs it; the message begins with this.
-
-    Raises:
-        InputError: one of them is not installed.
-    """
+    """Raises InputError where TensorFlow or a package above it, which `what` needs, is missing."""
     try:
         yield
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package not in _TENSORFLOW:
+        if package not in ("tensorflow", "tensorflow_text", "keras", "keras_hub"):
             raise
         raise InputError(
             f"{what} needs TensorFlow, and {package} is not installed: pip install tensorflow "
@@ -99,9 +88,8 @@ def name_output(path: pathlib.Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        # Errors of system calls have an errno. NumPy raises a plain OSError without one after an
-        # incomplete write. Other subclasses, such as that of a killed worker process, are not write
-        # errors.
+        # Errors of system calls have an errno; NumPy raises a plain OSError after an incomplete
+        # write. Other subclasses, such as that of a killed worker process, are no write errors.
         is_write_error = error.errno is not None or type(error) is OSError
         if error.filename is None and is_write_error:
             reason = error.strerror or error

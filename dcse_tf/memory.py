@@ -1,10 +1,8 @@
 """Keeps memory for the next step of a computation instead of giving it back to the system.
 
-Otherwise TensorFlow on a CPU takes the large temporaries of every step from the system anew, and
-the kernel clears their pages each time: on virtual machines 40% of a training's processor time.
-Tensors are kept by TensorFlow's own allocator for CPUs. The temporaries of its libraries come from
-the C library: glibc's is told not to give up its threads' memory. This module does not import
-TensorFlow.
+Otherwise the kernel clears the pages of every step's large temporaries: on virtual machines 40% of
+a training's processor time. TensorFlow's own allocator keeps tensors, and glibc is told to keep
+what its libraries use. This module does not import TensorFlow.
 """
 
 import ctypes
