@@ -142,11 +142,11 @@ def test_each_worker_has_replicas_of_its_own(monkeypatch, index, own):
 _TASKS = {
     "dialogue_cse": {"batch_form": "dense", "negatives": 3},
     "mlm": {},
-    "simcse": {},
     "response_selection": {"context_turns": 2},
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", _TASKS)
 def test_a_worker_makes_the_batches_of_its_own_replicas(data_dir, task):
     training = _build(data_dir, task=task, **_TASKS[task])
