@@ -11,7 +11,7 @@ from dcse_tf.data.manifest import Manifest
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder as SentenceEncoder
 from dcse_tf.errors import InputError as InputError
 from dcse_tf.evaluation.report import Result
-from dcse_tf.exporting.formats import register_export as register_export
+from dcse_tf.exporting.export_formats import register_export as register_export
 from dcse_tf.options import OptionError as OptionError
 from dcse_tf.reranker.reranker import Reranker as Reranker
 from dcse_tf.tasks import register_task as register_task
@@ -49,14 +49,14 @@ def evaluate(
     batch_tokens: int = 2048,
     compute_dtype: Literal["float32", "bfloat16"] = "float32",
     truncate_dim: int = 0,
+    retrieval: str | os.PathLike[str] | Iterable[str | os.PathLike[str] | float] = (),
+    sts: str | os.PathLike[str] | Iterable[str | os.PathLike[str] | float] = (),
+    response_selection: str | os.PathLike[str] | Iterable[str | os.PathLike[str] | float] = (),
     candidates: int = 10,
     context_turns: int = 3,
     same_role: bool = True,
     max_samples: int = 500,
     seed: int = 0,
-    retrieval: str | os.PathLike[str] | Iterable[str | os.PathLike[str] | float] = (),
-    sts: str | os.PathLike[str] | Iterable[str | os.PathLike[str] | float] = (),
-    response_selection: str | os.PathLike[str] | Iterable[str | os.PathLike[str] | float] = (),
     candidates_file: str | os.PathLike[str] | Iterable[str | os.PathLike[str] | float] = (),
     candidates_format: str = "jsonl",
     candidates_lines: int = 0,
@@ -78,7 +78,6 @@ def export(
     output_dir: str | os.PathLike[str],
     format: str = "saved_model",
     unit_norm: bool = False,
-    truncate_dim: int = 0,
     versioned: bool = False,
     quantize: Literal["none", "int8"] = "none",
     data_dir: str | os.PathLike[str] = "",
@@ -100,10 +99,10 @@ def fit_baseline(
     projection: Literal["", "context", "response"] = "",
     prefix: str = "",
     max_sequence_length: int = 0,
+    encoder: str | os.PathLike[str] = "",
     data_dir: str | os.PathLike[str] = "",
     max_sentences: int | None = None,
     seed: int = 0,
-    encoder: str | os.PathLike[str] = "",
     batch_tokens: int = 2048,
     depth: int = 16,
     hidden_dim: int = 256,
