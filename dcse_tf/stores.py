@@ -99,7 +99,8 @@ def stage(options: T) -> Iterator[T]:
         OutputError: the output cannot be sent; the local copy is complete.
     """
     changes: dict[str, Any] = {}
-    outputs, resumed = [], []
+    outputs: list[str] = []
+    resumed: list[str] = []
     for field in dataclasses.fields(options):
         value, kind = getattr(options, field.name), field.metadata["path"]
         names = value if isinstance(value, tuple) else (value,)

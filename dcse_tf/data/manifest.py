@@ -140,8 +140,9 @@ def read_manifest(folder: pathlib.Path, tokenizer_fingerprint: str | None = None
                 value["given"].pop("scored", None)  # of versions that kept a teacher's scores
                 value["given"] = Given(**value["given"])
             splits[name] = Split(**value)
-            for file in (*splits[name].shards, splits[name].index):
-                plain_name(file.name, path)
+            names = [shard.name for shard in splits[name].shards]
+            for file_name in (*names, splits[name].index.name):
+                plain_name(file_name, path)
         manifest = Manifest(**{**content, "splits": splits})
     except InputError:
         raise

@@ -10,7 +10,6 @@ import array
 import collections
 import contextlib
 import dataclasses
-import gc
 import hashlib
 import itertools
 import json
@@ -104,9 +103,6 @@ def prepare(
             or the prefix leaves no room for a text.
         FileExistsError: the output exists and may not be replaced.
     """
-    # Collections that traverse the imported objects, while many short-lived turns are made, would
-    # take a quarter of the time.
-    gc.freeze()
     with atomic_directory(pathlib.Path(config.output_dir), config.overwrite) as folder:
         if vocabulary_folder is None:
             vocabulary: Vocabulary = train_vocabulary(

@@ -45,6 +45,9 @@ class Format:
         has_candidates: whether sessions come with candidates for their last turn.
         columns: the names that the option `columns` accepts; the reader takes them as a third
             argument, a mapping to the names in the file.
+        read_candidates: yields the candidates of a file of groups, those of a group consecutively;
+            None if there are no such files.
+        line_each: whether each line is one candidate, so that a number of lines can define groups.
     """
 
     read: Callable[..., Iterator[RawSession]]
@@ -53,57 +56,37 @@ class Format:
     has_acts: bool = False
     has_candidates: bool = False
     columns: Sequence[str] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class CandidateFormat:
-    """How a kind of file of grouped candidates is read.
-
-    Attributes:
-        read: yields the candidates of a file, those of a group consecutively.
-        help: what the files are, in one line.
-        line_each: whether each line is one candidate, so that a number of lines can define groups.
-    """
-
-    read: candidates.CandidateReader
-    help: str
+    read_candidates: candidates.CandidateReader | None = None
     line_each: bool = False
 
 
 FORMATS: dict[str, Format] = {}
-CANDIDATE_FORMATS = {
-    "jsonl": CandidateFormat(
-        candidates.read_groups_jsonl,
-        '{"id", "context": [{"role", "text"}], "responder", "candidates", "labels"} per line, as '
-        "build_candidates writes them",
-    ),
-    "ecd": CandidateFormat(
-        candidates.read_ecd_candidates, "{train,valid,test} of the E-commerce corpus", True
-    ),
-    "ubuntu": CandidateFormat(
-        candidates.read_ubuntu_candidates,
-        "{train,valid,test}.txt of the Ubuntu corpus, tab-separated",
-        True,
-    ),
-}
+CANDIDATE_FORMATS: dict[str, Format] = {}  # those of them that files of groups have
 
 
-def register_format(name: str, reader: Reader, *, help: str, **has: Any) -> None:
+def register_format(name: str, reader: Reader, *, help: str, **more: Any) -> None:
     """Adds a corpus format, which every option called `format` then accepts.
 
     Args:
         name: the value of the option.
-        reader: see `Format`.
-        help: what the files are, in one line for `--help`.
-        **has: `has_intents`, which retrieval sets need, `has_acts` and `has_candidates`, see
-            `Format`; False if not given.
+        reader, help: see `Format`.
+        **more: further attributes of `Format`, such as `has_intents=True`, which retrieval sets
+            need. With `read_candidates`, the format also reads grouped candidates, and sessions
+            with their negatives as the format NAME_candidates.
 
     Raises:
         ValueError: another format has the name.
     """
     if name in FORMATS:
         raise ValueError(f"there is a corpus format {name!r} already")
-    FORMATS[name] = Format(reader, help, **has)
+    FORMATS[name] = kind = Format(reader, help, **more)
+    if kind.read_candidates:
+        CANDIDATE_FORMATS[name] = kind
+        FORMATS["candidates" if name == "jsonl" else f"{name}_candidates"] = Format(
+            functools.partial(candidates.read_given_sessions, kind.read_candidates),
+            f"files of groups in the format {name}: sessions with negatives for their last turn",
+            has_candidates=True,
+        )
 
 
 def read_groups(
@@ -117,7 +100,8 @@ def read_groups(
         bad_lines: counts unusable lines and groups.
         **settings: see `group_candidates`.
     """
-    read = CANDIDATE_FORMATS[format].read
+    read = CANDIDATE_FORMATS[format].read_candidates
+    assert read
     return candidates.group_candidates(read, path, bad_lines, **settings)
 
 
@@ -127,56 +111,64 @@ def _read_table(path: pathlib.Path, bad_lines: BadLines, *columns: Any) -> Itera
 
 _LABELS = {"has_intents": True, "has_acts": True}
 _LISTED = tuple(messages.KEYS)
-FORMATS |= {
-    "session_tsv": Format(
-        published.read_session_tsv,
-        "{session_id}\\t{role}\\t{text} per line, the lines of a session together",
-    ),
-    "jsonl": Format(
-        messages.read_jsonl,
-        '{"session_id", "turns": [{"role", "text"}]} per line, a turn may have "intents", "acts"',
-        **_LABELS,
-    ),
-    "table": Format(
-        _read_table,
-        "CSV with any delimiter, or Parquet, with a turn a row: session_id, role, text and, if "
-        "rows are not in order, time; with `spark_master` also Spark tables and ORC; `columns` if "
-        "the columns have other names",
-        columns=tuple(dict.fromkeys((*table.NAMES, *_LISTED))),
-        **_LABELS,
-    ),
-    "messages": Format(
-        messages.read_messages,
-        '{"messages": [{"role", "content"}]} or {"conversations": [{"from", "value"}]} per line, '
-        "in one JSON array or in Parquet; or lists of texts",
-        columns=_LISTED,
-        **_LABELS,
-    ),
-    "jddc": Format(published.read_jddc, "chat.txt of the JD corpus, 7 fields"),
-    "mdc": Format(
-        published.read_mdc,
-        "{movie,restaurant,taxi}_all.tsv of the Microsoft Dialogue Corpus",
-        has_intents=True,
-    ),
-    "ecd": Format(
-        candidates.read_ecd,
-        "train.txt of the response-selection release of the E-commerce corpus",
-    ),
-    "dialoguecse": Format(published.read_dialoguecse, "train_data.txt of the paper's authors"),
-    "ubuntu": Format(
-        candidates.read_ubuntu,
-        "train.txt of the Ubuntu corpus for response selection, tab-separated",
-    ),
-    "chitchat": Format(
-        published.read_chitchat, "dataset.json of the PyPI package chitchat-dataset"
-    ),
-    "sgd": Format(published.read_sgd, "dialogues_*.json of Schema-Guided Dialogue", **_LABELS),
-}
-FORMATS |= {
-    "candidates" if name == "jsonl" else f"{name}_candidates": Format(
-        functools.partial(candidates.read_given_sessions, kind.read),
-        f"{kind.help}; sessions with their negatives",
-        has_candidates=True,
-    )
-    for name, kind in CANDIDATE_FORMATS.items()
-}
+register_format(
+    "session_tsv",
+    published.read_session_tsv,
+    help="{session_id}\\t{role}\\t{text} per line, the lines of a session together",
+)
+register_format(
+    "jsonl",
+    messages.read_jsonl,
+    help='{"session_id", "turns": [{"role", "text"}]} per line, a turn may have "intents" and '
+    '"acts"; of grouped candidates {"id", "context", "responder", "candidates", "labels"}, as '
+    "build_candidates writes them",
+    read_candidates=candidates.read_groups_jsonl,
+    **_LABELS,
+)
+register_format(
+    "table",
+    _read_table,
+    help="CSV with any delimiter, or Parquet, with a turn a row: session_id, role, text and, if "
+    "rows are not in order, time; with `spark_master` also Spark tables and ORC; `columns` if the "
+    "columns have other names",
+    columns=tuple(dict.fromkeys((*table.NAMES, *_LISTED))),
+    **_LABELS,
+)
+register_format(
+    "messages",
+    messages.read_messages,
+    help='{"messages": [{"role", "content"}]} or {"conversations": [{"from", "value"}]} per line, '
+    "in one JSON array or in Parquet; or lists of texts",
+    columns=_LISTED,
+    **_LABELS,
+)
+register_format("jddc", published.read_jddc, help="chat.txt of the JD corpus, 7 fields")
+register_format(
+    "mdc",
+    published.read_mdc,
+    help="{movie,restaurant,taxi}_all.tsv of the Microsoft Dialogue Corpus",
+    has_intents=True,
+)
+register_format(
+    "ecd",
+    candidates.read_ecd,
+    help="{train,valid,test} of the E-commerce corpus, as released for response selection",
+    read_candidates=candidates.read_ecd_candidates,
+    line_each=True,
+)
+register_format(
+    "dialoguecse", published.read_dialoguecse, help="train_data.txt of the paper's authors"
+)
+register_format(
+    "ubuntu",
+    candidates.read_ubuntu,
+    help="{train,valid,test}.txt of the Ubuntu corpus for response selection, tab-separated",
+    read_candidates=candidates.read_ubuntu_candidates,
+    line_each=True,
+)
+register_format(
+    "chitchat", published.read_chitchat, help="dataset.json of the PyPI package chitchat-dataset"
+)
+register_format(
+    "sgd", published.read_sgd, help="dialogues_*.json of Schema-Guided Dialogue", **_LABELS
+)

@@ -12,6 +12,7 @@ and their responses are no negatives of each other.
 """
 
 import dataclasses
+import functools
 import itertools
 import pathlib
 import re
@@ -110,8 +111,10 @@ def group_candidates(
         true_first: whether a true response begins another group, even if its context is the same.
     """
     ended = SeenIds()
-    rows = _drop_empty(path, read(path, bad_lines), bad_lines)
-    for members in _split_groups(rows, lines, true_first):
+    numbered = ((row.line, row) for row in read(path, bad_lines))
+    for members in _split_groups(
+        convert(numbered, _drop_blank, path, bad_lines), lines, true_first
+    ):
         first, contexts = members[0], len({row.context for row in members})
         positives, problem = sum(row.label for row in members), ""
         key = first.group or repr(first.context)
@@ -139,28 +142,16 @@ def group_candidates(
             continue
         ended.add(key)
         true = next(row for row in members if row.label)
-        yield CandidateGroup(
-            first.group or f"{path.name}-{first.line}",
-            true.context,
-            tuple(row.response for row in members),
-            tuple(row.label for row in members),
-            true.responder,
-            true.dialogue,
-        )
+        name = first.group or f"{path.name}-{first.line}"
+        texts, labels = zip(*((row.response, row.label) for row in members), strict=True)
+        yield CandidateGroup(name, true.context, texts, labels, true.responder, true.dialogue)
 
 
-def _drop_empty(
-    path: pathlib.Path, rows: Iterable[Candidate], bad_lines: BadLines
-) -> Iterator[Candidate]:
-    """Drops turns with nothing to read; a candidate left without context or response is bad."""
-
-    def drop(number: int, row: Candidate) -> Candidate:
-        context = tuple(turn for turn in row.context if not is_blank(turn.text))
-        if not context or is_blank(row.response):
-            raise ValueError(f"the {'response' if context else 'context'} is empty")
-        return row._replace(context=context)
-
-    return convert(((row.line, row) for row in rows), drop, path, bad_lines)
+def _drop_blank(number: int, row: Candidate) -> Candidate:
+    context = tuple(turn for turn in row.context if not is_blank(turn.text))
+    if not context or is_blank(row.response):
+        raise ValueError(f"the {'response' if context else 'context'} is empty")
+    return row._replace(context=context)
 
 
 def _split_groups(
@@ -192,12 +183,7 @@ def read_given_sessions(
     Where the file does not name the dialogues of its groups, they are those that `merge_windows`
     finds, so that windows of one dialogue are not torn apart.
     """
-
-    def read_windows(counted: BadLines) -> Iterator[Window]:
-        for row in read(path, counted):
-            if row.label and not row.group:
-                yield row.line, [*row.context, Utterance(row.responder, row.response)]
-
+    read_windows = functools.partial(_read_windows, read, path)
     dialogues = name_dialogues(read_windows, bad_lines.again())
     for group in group_candidates(read, path, bad_lines, true_first=True):
         negatives = tuple(t for t, label in zip(group.candidates, group.labels) if not label)
@@ -342,10 +328,14 @@ def read_ubuntu(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[str, 
 def _merge(
     read: CandidateReader, path: pathlib.Path, bad_lines: BadLines
 ) -> Iterator[tuple[str, list[Utterance]]]:
-    def read_windows(counted: BadLines) -> Iterator[Window]:
-        for row in read(path, counted):
-            if row.label:
-                yield row.line, [*row.context, Utterance(row.responder, row.response)]
-
-    for number, turns in merge_windows(read_windows, bad_lines):
+    for number, turns in merge_windows(functools.partial(_read_windows, read, path), bad_lines):
         yield f"{path.name}-{number}", turns
+
+
+def _read_windows(
+    read: CandidateReader, path: pathlib.Path, bad_lines: BadLines
+) -> Iterator[Window]:
+    """Yields the turns of each true response, unless the file itself names the dialogues."""
+    for row in read(path, bad_lines):
+        if row.label and not row.group:
+            yield row.line, [*row.context, Utterance(row.responder, row.response)]
