@@ -102,7 +102,8 @@ def _read_pooling(
     """
     baseline = read_baseline(folder) if is_baseline(folder) else None
     modules = None if baseline else read_modules(folder)
-    pooling, maps, made = "", (), f"{folder} was made for"
+    pooling = ""
+    maps: Sequence[AffineMap] = ()
     if side := options.projection:
         heads = {} if baseline else read_heads(folder)
         if not heads:
@@ -127,7 +128,7 @@ def _read_pooling(
 
     # What was fitted or trained behind one pooling has no meaning behind another.
     if pooling and options.pooling not in ("", pooling):
-        raise InputError(f"`pooling`={options.pooling}: {made} `pooling`={pooling}")
+        raise InputError(f"`pooling`={options.pooling}: {folder} was made for `pooling`={pooling}")
     if baseline:
         fingerprint = hash_arrays(baseline.fitted.tensors, baseline.fitted.facts)
         return pooling, baseline.make(dim), fingerprint
