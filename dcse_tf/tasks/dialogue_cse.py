@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from dcse_tf.data.responses import ResponseSource
 
 
+# The learning rate of the projection heads, as a multiple of the encoder's: they begin at random.
+_HEADS_RATE = 10.0
+
+
 @dataclasses.dataclass(frozen=True)
 class DialogueCseOptions(
     ContextOptions, ContrastOptions, PredictionOptions, RehearsalOptions, BatchOptions
@@ -61,11 +65,6 @@ class DialogueCseOptions(
         minimum=2,
         or_zero=True,
     )
-    projection_rate: float = option(
-        10.0,
-        "Learning rate of the projection heads, as a multiple of `learning_rate`.",
-        minimum=1e-3,
-    )
     projection_share: float = option(
         1.0,
         "With `projection_dim`: share of the plain cosine's contrast that lies behind the heads; "
@@ -82,7 +81,7 @@ class DialogueCseOptions(
 
     def check(self) -> None:
         super().check()
-        self.check_needed("projection_dim", "projection_rate", "projection_share")
+        self.check_needed("projection_dim", "projection_share")
         self.check_needed("cosine_weight", "projection_dim", "matryoshka_dims")
         if self.is_given("aggregation") and self.cosine_weight == 1.0:
             self.refuse("aggregation", "with `cosine_weight`=1 there is no matching")
@@ -150,7 +149,7 @@ def _build_parts(options: DialogueCseOptions, dim: int) -> EncoderParts:
 
     parts = centering_parts(options, dim)
     if width := options.projection_dim:
-        heads = build_heads(dim, width, options.projection_rate, options.seed + 3)
+        heads = build_heads(dim, width, _HEADS_RATE, options.seed + 3)
         parts = dataclasses.replace(parts, heads=heads)
     if options.cosine_weight == 1.0:
         return parts

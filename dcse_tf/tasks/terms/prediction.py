@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from dcse_tf.tasks.objective import Encoded
 
 
+# The learning rate of the heads, as a multiple of the encoder's: they begin at random.
+_RATE = 25.0
+
+
 @dataclasses.dataclass(frozen=True)
 class PredictionOptions(TermOptions):
     """Options of `Predict`."""
@@ -29,21 +33,9 @@ class PredictionOptions(TermOptions):
         minimum=0.0,
         maximum=1.0,
     )
-    prediction_turns: int = option(
-        1,
-        "With `prediction_weight`: turns to predict on each side, at most, among those given "
-        "by `context_turns` and `context_side`.",
-        minimum=1,
-    )
-    prediction_rate: float = option(
-        25.0,
-        "With `prediction_weight`: learning rate of its heads, as a multiple of `learning_rate`.",
-        minimum=1e-3,
-    )
 
     def check(self) -> None:
         super().check()
-        self.check_needed("prediction_weight", "prediction_turns", "prediction_rate")
         self.check_start_of("prediction_weight")
 
 
@@ -74,11 +66,8 @@ class Predict(Term):
 
         options, before = self.setup.options, encoded.before
         assert before
-        offsets, most = options.context.offsets, options.prediction_turns
-        near = [slot for slot, offset in enumerate(offsets) if abs(offset) <= most]
-        predict = ContextPrediction(
-            near, options.prediction_rate, dtype="float32", name="context_prediction"
-        )
+        near = [slot for slot, offset in enumerate(options.context.offsets) if abs(offset) == 1]
+        predict = ContextPrediction(near, _RATE, dtype="float32", name="context_prediction")
         around = (rows["context"], rows["turn_mask"])
         tables = (encoded.table, before.table, encoded.padding_mask)
         return {"loss": predict(*tables, rows["candidates"][:, 0], *around)}
