@@ -214,12 +214,7 @@ class DialogueStep(Step):
     """
 
     def __init__(
-        self,
-        samples: dict,
-        splits: tf.Tensor,
-        seed: int,
-        number: tf.Tensor,
-        source: DialogueSource,
+        self, samples: dict, splits: tf.Tensor, seed: int, number: tf.Tensor, source: DialogueSource
     ):
         ranges = tf.cast(samples["utterances"].row_splits, tf.int32)
         self.samples, self.source = samples, source

@@ -173,15 +173,17 @@ def draw_incoherence(step: DialogueStep) -> Segments:
     )
     # Replacing "ok" by "ok" is not incoherent.
     differs = tf.gather(step.utterances, own) != tf.gather(step.utterances, taken)
+    weights = tf.cast((drawn >= 0) & differs, tf.float32)
 
     def finish(token_ids: tf.Tensor, turn_ids: tf.Tensor) -> tuple:
         left = tf.reduce_any(tf.equal(turn_ids, odd[:, None]), axis=1)
-        weights = tf.cast((drawn >= 0) & differs & left, tf.float32)
-        return token_ids, {"weights": weights}, {"asked": turn_ids >= 0, "turns": turn_ids}
+        counts = {"weights": weights * tf.cast(left, tf.float32)}
+        return token_ids, counts, {"asked": turn_ids >= 0, "turns": turn_ids}
 
     # The speakers stay as they were, so that they do not give the replaced turn away.
     first = window.with_values(places)
-    return Segments(first, None, {"labels": odd}, speaker_turns=window, finish=finish)
+    targets = {"labels": odd, "weights": weights}
+    return Segments(first, None, targets, speaker_turns=window, finish=finish)
 
 
 def draw_consistency(step: DialogueStep) -> Segments:

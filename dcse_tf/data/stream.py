@@ -104,10 +104,7 @@ def _read_block(path: tf.Tensor, block: Blocks) -> tf.data.Dataset:
     """The records of a block, as string scalars."""
     # TFRecordDataset cannot start in the middle of a file; the underlying operation can.
     variant = tf.raw_ops.TFRecordDatasetV2(
-        filenames=[path],
-        compression_type="",
-        buffer_size=block.bytes,
-        byte_offsets=[block.offset],
+        filenames=[path], compression_type="", buffer_size=block.bytes, byte_offsets=[block.offset]
     )
     records = tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string))
     return records.take(block.sessions)

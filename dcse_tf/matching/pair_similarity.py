@@ -28,11 +28,7 @@ class PairSimilarity(keras.layers.Layer):
     """
 
     def compute_output_shape(
-        self,
-        token_embeddings_shape,
-        padding_mask_shape,
-        context_index_shape,
-        turn_mask_shape,
+        self, token_embeddings_shape, padding_mask_shape, context_index_shape, turn_mask_shape
     ):
         return (context_index_shape[0], token_embeddings_shape[0])
 

@@ -268,9 +268,7 @@ class LiveScorer:
 
 
 def name_tensors(
-    backbone: keras_hub.models.BertBackbone,
-    head: PairHead,
-    speakers: keras.layers.Embedding | None,
+    backbone: keras_hub.models.BertBackbone, head: PairHead, speakers: keras.layers.Embedding | None
 ) -> dict[str, np.ndarray]:
     """The tensors of a BERT, with a head's hidden layer as its pooler, by HuggingFace's names.
 

@@ -57,12 +57,7 @@ class TermOptions(Options):
 class RunOptions(TermOptions):
     """Seed, devices, and how often the training loop logs, saves and evaluates."""
 
-    seed: int = option(
-        0,
-        "Seed of all randomness in the run.",
-        minimum=0,
-        group="optimizer",
-    )
+    seed: int = option(0, "Seed of all randomness in the run.", minimum=0, group="optimizer")
     deterministic: bool = option(
         False,
         "Make every operation deterministic: slower, but the same result bit for bit.",
@@ -78,18 +73,10 @@ class RunOptions(TermOptions):
         resume="free",
     )
     log_every: int = option(
-        10,
-        "Steps between two summaries.",
-        minimum=1,
-        group="log and checkpoints",
-        resume="free",
+        10, "Steps between two summaries.", minimum=1, group="log and checkpoints", resume="free"
     )
     save_every: int = option(
-        200,
-        "Steps between two checkpoints.",
-        minimum=1,
-        group="log and checkpoints",
-        resume="free",
+        200, "Steps between two checkpoints.", minimum=1, group="log and checkpoints", resume="free"
     )
     eval_every: int = option(
         200,
@@ -137,11 +124,7 @@ class TrainOptions(RunOptions):
         group="main",
     )
     data_dir: str = option(
-        "",
-        "Folder written by prepare_data.",
-        required=True,
-        path="reads",
-        group="main",
+        "", "Folder written by prepare_data.", required=True, path="reads", group="main"
     )
     encoder: str = option(
         "",
@@ -197,17 +180,9 @@ class TrainOptions(RunOptions):
         minimum=1,
         group="main",
     )
-    learning_rate: float = option(
-        3e-5,
-        "Peak learning rate.",
-        minimum=0.0,
-        group="main",
-    )
+    learning_rate: float = option(3e-5, "Peak learning rate.", minimum=0.0, group="main")
     warmup_steps: int = option(
-        -1,
-        "Steps of linear warm-up. -1: a tenth of `steps`.",
-        minimum=-1,
-        group="optimizer",
+        -1, "Steps of linear warm-up. -1: a tenth of `steps`.", minimum=-1, group="optimizer"
     )
     decay: str = option(
         "exponential",
@@ -265,11 +240,7 @@ class TrainOptions(RunOptions):
         minimum=-1,
         group="encoder",
     )
-    freeze_embeddings: bool = option(
-        False,
-        "Do not train the embedding layers.",
-        group="encoder",
-    )
+    freeze_embeddings: bool = option(False, "Do not train the embedding layers.", group="encoder")
     lora_rank: int = option(
         0,
         "Instead of the layers that are not frozen, train adapters of this rank on their "

@@ -3,9 +3,13 @@
 A turn's only token is 100 x session + turn.
 """
 
+import copy
+import dataclasses
+
 import tensorflow as tf
 
-from dcse_tf.data import dialogue_tasks as tasks
+from dcse_tf.bert.pair_rule import PairRule
+from dcse_tf.data.dialogue_step import DialogueSource, DialogueStep, draw_dialogue
 
 
 def session(number, turns, speakers=None, same_as=None, roles=(70, 71), words=0):
@@ -26,12 +30,25 @@ def session(number, turns, speakers=None, same_as=None, roles=(70, 71), words=0)
     }
 
 
-def collect(sessions, context_turns=20, seed=5, same_role=True):
+RULE = PairRule(2, 3, 4, 40, 20)
+
+
+def collect(sessions, context_turns=20, seed=5, same_role=True, replicas=1):
     """The dialogues of a step of some sessions."""
-    return tasks.Dialogues.of(
-        batch_samples(sessions, lambda *drawn: tasks.draw_dialogue(*drawn, context_turns), seed),
-        same_role,
-    )
+    source = DialogueSource(context_turns, RULE, speakers=True, same_role=same_role)
+    samples = batch_samples(sessions, lambda *drawn: draw_dialogue(*drawn, context_turns), seed)
+    splits = tf.range(replicas + 1) * (len(sessions) // replicas)
+    return DialogueStep(samples, splits, seed, tf.constant(0, tf.int64), source)
+
+
+def change(step, samples=None, same_role=None):
+    """The step, had it other samples or drawn turns of any role."""
+    other = copy.copy(step)
+    if samples is not None:
+        other.samples = samples
+    if same_role is not None:
+        other.source = dataclasses.replace(step.source, same_role=same_role)
+    return other
 
 
 _LISTS = ("utterances", "speakers", "roles", "other_utterance")
@@ -57,4 +74,4 @@ def batch_samples(sessions, draw, seed=5):
 
 def read(dialogues, places):
     """What is said at places `[rows, (turns)]` of the list of turns."""
-    return tf.gather(dialogues.token_ids.to_tensor()[:, 0], places).to_list()
+    return tf.gather(dialogues.turns.to_tensor()[:, 0], places).to_list()

@@ -1,0 +1,69 @@
+"""What options of tasks refuse, and what they work out for a corpus."""
+
+import pytest
+from train_options import make_options, resolve
+
+from dcse_tf.options import OptionError
+
+CSE = {"task": "dialogue_cse"}
+SELECTION = {"task": "response_selection"}
+POST = {"task": "post_training"}
+IN_DOMAIN = {**CSE, "cosine_weight": 0.8, "encoder": "start", "encoder_size": ""}
+ESIM = {**SELECTION, "architecture": "esim", "encoder_size": ""}
+# Flags, and the option that the refusal names.
+REFUSED = [
+    ({**CSE, "projection_dim": 8}, "projection_dim"),
+    ({**CSE, "matryoshka_dims": ("4",)}, "matryoshka_dims"),
+    ({**IN_DOMAIN, "matryoshka_dims": ("four",)}, "matryoshka_dims"),
+    ({**IN_DOMAIN, "matryoshka_dims": ("4", "4")}, "matryoshka_dims"),
+    ({**IN_DOMAIN, "matryoshka_dims": ("4",), "projection_dim": 8}, "matryoshka_dims"),
+    ({**IN_DOMAIN, "projection_share": 0.5}, "projection_share"),
+    ({**CSE, "cosine_weight": 1.0, "aggregation": "attention"}, "aggregation"),
+    ({**CSE, "prediction_weight": 0.5}, "prediction_weight"),
+    ({**CSE, "rehearsal_weight": 0.5}, "rehearsal_weight"),
+    ({**CSE, "prediction_turns": 2}, "prediction_turns"),
+    ({**CSE, "rehearsal_texts": 8}, "rehearsal_texts"),
+    ({**CSE, "session_turns": 4}, "session_turns"),
+    ({**CSE, "batch_form": "plain", "layout": "packed"}, "layout"),
+    ({**CSE, "global_batch_size": 4, "negatives": 4}, "negatives"),
+    ({**CSE, "best_metric": "dev/map"}, "best_metric"),
+    ({**SELECTION, "lstm_units": 4}, "lstm_units"),
+    ({**SELECTION, "auxiliary": ("chess",)}, "auxiliary"),
+    ({**SELECTION, "auxiliary": ("none", "consistency")}, "auxiliary"),
+    ({**SELECTION, "auxiliary": ("none",), "auxiliary_weight": 0.5}, "auxiliary_weight"),
+    ({**SELECTION, "auxiliary": ("none",), "consistency_margin": 0.5}, "consistency_margin"),
+    ({**SELECTION, "global_batch_size": 1}, "global_batch_size"),
+    ({**SELECTION, "global_batch_size": 4, "negatives": 4}, "negatives"),
+    ({**SELECTION, "dev_sts": __file__}, "dev_sts"),
+    ({**ESIM, "encoder_size": "tiny"}, "encoder_size"),
+    ({**ESIM, "lora_rank": 2}, "lora_rank"),
+    ({**ESIM, "layout": "packed"}, "layout"),
+    ({**POST, "global_batch_size": 1}, "global_batch_size"),
+    ({**POST, "pairs": "nsp"}, "pairs"),
+]
+
+
+def options(**flags):
+    return make_options(**{"data_dir": "data", "run_dir": "run", "encoder_size": "tiny", **flags})
+
+
+@pytest.mark.parametrize(("flags", "name"), REFUSED, ids=str)
+def test_what_cannot_be_is_refused_by_the_name_of_an_option(flags, name):
+    with pytest.raises(OptionError, match=f"^`{name}`="):
+        options(**flags)
+
+
+def test_segments_share_the_positions_of_the_encoder():
+    found = resolve(options(**SELECTION, max_response_tokens=40))
+    assert (found.max_context_tokens, found.max_response_tokens) == (448, 40)
+    halves = options(**POST, pairs="pieces", max_context_tokens=101, max_response_tokens=50)
+    assert halves.segment_tokens == (76, 75)
+    assert options(**POST, pairs="relevance").context_turns == 3
+
+
+def test_an_encoder_chosen_by_what_is_not_trained_is_told():
+    from train_options import make_manifest
+
+    (told,) = options(**CSE, cosine_weight=1.0).list_warnings(make_manifest())
+    assert told.startswith("`best_metric`=dev/matching_r1 chooses the encoder")
+    assert not options(**CSE).list_warnings(make_manifest())
