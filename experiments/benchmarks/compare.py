@@ -61,8 +61,7 @@ def main() -> None:
             ]
             measure.run_rounds(cases, args.rounds, tell=keep)
 
-    print("\nspeed of this checkout as a ratio to the other's (1 = the same, 2 = twice as fast):")
-    print("\n".join(told.values()))
+    print("\nspeed of this checkout as a ratio to the other's:", *told.values(), sep="\n")
 
 
 if __name__ == "__main__":

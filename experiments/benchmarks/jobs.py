@@ -196,7 +196,8 @@ class Checkout:
         never = ("--save_every=1000000", "--eval_every=1000000", "--dev_samples=0")
         given = (f"--encoder={self.encoder}", f"--data_dir={data_dir}", f"--run_dir={run_dir}")
         count = (f"--steps={steps}", f"--log_every={LOG_EVERY}")
-        return run_dir, self.run("train", *given, *count, *never, *flags)
+        # A preset among the flags comes first, so that it does not set the number of steps.
+        return run_dir, self.run("train", *flags, *given, *count, *never)
 
     def train_reranker(self, inputs: Inputs) -> pathlib.Path:
         """The run of a re-ranker that has taken some steps; one for all calls."""
