@@ -171,13 +171,6 @@ def table_inputs(layout: Layout) -> dict[str, keras.KerasTensor]:
     }
 
 
-def index_inputs() -> dict[str, keras.KerasTensor]:
-    """Symbolic inputs for a batch's index into the table, see `dcse_tf.data.batch`."""
-    kinds = {"context_index": "int32", "turn_mask": "bool"}
-    kinds |= {"candidate_index": "int32", "candidate_mask": "bool"}
-    return {name: keras.Input((None,), dtype=kind, name=name) for name, kind in kinds.items()}
-
-
 def build_table_encoder(
     backbone: keras_hub.models.BertBackbone,
     layout: Layout,

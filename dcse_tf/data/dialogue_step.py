@@ -46,10 +46,6 @@ class DialogueSource:
     other_turns: bool = False
     samples = "sessions"
 
-    def list_elements(self, records: tf.Tensor) -> tf.Tensor:
-        """See `Source`: an element is a record."""
-        return records
-
     def draw(self, element: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
         """See `Source` and `draw_dialogue`."""
         session = parse_session(element)

@@ -7,7 +7,7 @@ import tensorflow as tf
 from dcse_tf.bert.layout import fingerprint_rows, join_tables
 from dcse_tf.bert.pairs import find_rows
 from dcse_tf.data.dialogue import Context
-from dcse_tf.data.records import parse_session, parse_utterances
+from dcse_tf.data.records import parse_session
 from dcse_tf.data.table import ROWS, Rows, Step
 
 
@@ -44,10 +44,6 @@ class ResponseSource:
     session_turns: int
     longest: int
     samples = "sessions"
-
-    def list_elements(self, records: tf.Tensor) -> tf.Tensor:
-        """See `Source`: an element is a record."""
-        return records
 
     def draw(self, element: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
         """Draws a run of turns, or a response with its context (released code: up to 3 turns a
@@ -117,10 +113,6 @@ class UtteranceSource:
     """The utterances of all sessions, each a sample of its own."""
 
     samples = "utterances"
-
-    def list_elements(self, records: tf.Tensor) -> tf.RaggedTensor:
-        """See `Source`: an element is the token ids of an utterance."""
-        return parse_utterances(records)
 
     def draw(self, element: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
         """See `Source`; nothing is drawn."""

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from dcse_tf.bert.layout import Layout
 from dcse_tf.data.manifest import Blocks, Corpus, Split, read_blocks
-from dcse_tf.data.records import parse_session_ids, shard_paths
+from dcse_tf.data.records import parse_session_ids, parse_utterances, shard_paths
 from dcse_tf.data.table import Step, fold_seed, make_batches
 
 _READ_BLOCKS = 8
@@ -121,13 +121,11 @@ class Source(Protocol):
     """What a task's batches are made of.
 
     Attributes:
-        samples: what the elements of an epoch are, "sessions" or "utterances".
+        samples: what the elements of an epoch are: "sessions", as records, or "utterances", as
+            token ids.
     """
 
     samples: str
-
-    def list_elements(self, records: tf.Tensor) -> tf.Tensor | tf.RaggedTensor:
-        """Converts the records of a window, strings `[sessions]`, to elements."""
 
     def draw(self, element: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
         """Draws an element's sample; `seed`, int64 `[2]`, alone determines the draws."""
@@ -269,7 +267,9 @@ def make_dataset(
             dataset = dataset.concatenate(tf.data.Dataset.from_tensors(batch))
         return dataset
 
-    of_split, elements = corpus.manifest.splits[split], source.list_elements
+    of_split = corpus.manifest.splits[split]
+    of_sessions = source.samples == "sessions"
+    elements = (lambda records: records) if of_sessions else parse_utterances
     dataset = repeat_epochs(corpus.folder, of_split, source.samples, elements, stream)
     dataset = dataset.map(draw, tf.data.AUTOTUNE)
     dataset = dataset.ragged_batch(stream.batch_size, drop_remainder=not stream.most)

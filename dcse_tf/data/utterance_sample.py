@@ -5,7 +5,6 @@ import pathlib
 import numpy as np
 import tensorflow as tf
 
-from dcse_tf.bert.vocabulary import Vocabulary
 from dcse_tf.data.manifest import Manifest
 from dcse_tf.data.records import parse_session, shard_paths
 from dcse_tf.progress import Progress
@@ -64,14 +63,3 @@ def _draw_keys(fingerprints: np.ndarray, seed: int) -> np.ndarray:
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         return z ^ (z >> np.uint64(31))
-
-
-def spell_utterances(token_ids: tf.RaggedTensor, vocabulary: Vocabulary) -> list[str]:
-    """Converts utterances back to text, without [CLS], [SEP] and the prefix.
-
-    Args:
-        token_ids: int32 `[utterances, (tokens)]`, with [CLS] and [SEP].
-        vocabulary: the vocabulary that tokenised them.
-    """
-    tokens, first = vocabulary.tokens, vocabulary.count_prefix() + 1
-    return [vocabulary.spell(tokens[i] for i in ids[first:-1]) for ids in token_ids.to_list()]

@@ -4,7 +4,6 @@ heads.safetensors contains, for each side of a dialogue, the two dense layers of
 `ProjectionHead`. An encoder whose training had no heads has no such file.
 """
 
-import dataclasses
 import pathlib
 import types
 from collections.abc import Mapping, Sequence
@@ -90,17 +89,3 @@ def read_heads(folder: pathlib.Path) -> HeadMaps:
         }
     except (KeyError, TypeError) as error:
         raise InputError(f"{path}: expected the weights of projection heads: {error}") from error
-
-
-def center_heads(heads: HeadMaps, mean: np.ndarray) -> HeadMaps:
-    """The heads for embeddings from which a mean, float `[dim]`, is subtracted; results stay equal.
-
-    Args:
-        heads: heads for embeddings as they are.
-        mean: what is subtracted from the embeddings.
-    """
-    centered = {}
-    for side, (hidden, *rest) in heads.items():
-        bias = hidden.bias + mean @ hidden.matrix
-        centered[side] = (dataclasses.replace(hidden, bias=bias.astype(np.float32)), *rest)
-    return centered

@@ -1,8 +1,4 @@
-"""The paper's contrastive objective as a task, and its extensions.
-
-Commands import this module for its options and must answer --help at once, so TensorFlow and
-everything that needs it is imported inside the functions.
-"""
+"""The paper's contrastive objective as a task, and its extensions."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Any

@@ -1,8 +1,4 @@
-"""Masked language modelling as a task: continued pre-training (paper, section 5.3).
-
-Commands import this module for its options and must answer --help at once, so TensorFlow and
-everything that needs it is imported inside the functions.
-"""
+"""Masked language modelling as a task: continued pre-training (paper, section 5.3)."""
 
 import dataclasses
 

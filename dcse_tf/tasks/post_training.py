@@ -3,9 +3,6 @@
 As in BERT's pre-training, masked language modelling is combined with the classification of two
 segments, here of dialogue. The run writes a BERT with its pooler and its prediction head, from
 which `response_selection` can start.
-
-Commands import this module for its options and must answer --help at once, so TensorFlow and
-everything that needs it is imported inside the functions.
 """
 
 import dataclasses

@@ -2,9 +2,6 @@
 
 Without auxiliary tasks it is that paper's BERT; starting from a post-trained checkpoint, its
 BERT-VFT; with speaker embeddings, SA-BERT (Gu et al. 2020).
-
-Commands import this module for its options and must answer --help at once, so TensorFlow and
-everything that needs it is imported inside the functions.
 """
 
 import dataclasses

@@ -2,9 +2,6 @@
 
 SiameseBERT_S pairs a response with the turn before it; SiameseBERT_M with several turns of context,
 joined to one sequence.
-
-Commands import this module for its options and must answer --help at once, so TensorFlow and
-everything that needs it is imported inside the functions.
 """
 
 import dataclasses

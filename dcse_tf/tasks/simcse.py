@@ -1,8 +1,4 @@
-"""Unsupervised SimCSE (Gao et al. 2021) as a task: an utterance is its own positive.
-
-Commands import this module for its options and must answer --help at once, so TensorFlow and
-everything that needs it is imported inside the functions.
-"""
+"""Unsupervised SimCSE (Gao et al. 2021) as a task: an utterance is its own positive."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Any
