@@ -18,7 +18,7 @@ PAGE = ROOT / "docs/measurements.md"
 SECTIONS = {
     "Quality": "demo in_domain in_domain_parts table2_e5 settings_small selection_table1 "
     "two_stages",
-    "Speed": "train rerank embed eight_bits serve workers",
+    "Speed": "train rerank embed serve",
     "Guarantees": "kills",
 }
 
