@@ -80,6 +80,7 @@ def test_lines_come_with_their_numbers(tmp_path, packer, encoding):
         zip_of("a")[:40] + b"\xff" * 5 + zip_of("a")[45:],
         "one\ntwo".encode("utf-16")[:-1],
     ],
+    ids=["gzip cut", "xz cut", "zip cut", "no file", "two files", "damaged", "half a character"],
 )
 def test_a_file_that_cannot_be_read_is_named(tmp_path, content):
     path = tmp_path / "a.txt"

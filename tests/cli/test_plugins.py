@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import make_dialogues
+from written_dialogues import make_dialogues
 
 from dcse_tf.data.dialogue import Utterance
 from dcse_tf.data.formats import FORMATS, register_format

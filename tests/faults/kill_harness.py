@@ -22,8 +22,8 @@ import threading
 import numpy as np
 import tensorflow as tf
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent.parent))
-from conftest import make_dialogues
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "helpers"))
+from written_dialogues import make_dialogues
 
 from dcse_tf.errors import EXIT_STATUS
 

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import make_dialogues
 from tiny_bert import build_backbone, save_checkpoint
+from written_dialogues import make_dialogues
 
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.data.prepare import prepare

@@ -8,7 +8,6 @@ import pytest
 import safetensors.numpy
 import tensorflow as tf
 import transformers
-from conftest import make_dialogues
 from tiny_bert import VOCABULARY
 from tiny_checkpoints import (
     prepare_for,
@@ -18,6 +17,7 @@ from tiny_checkpoints import (
     write_weights,
 )
 from train_options import make_options
+from written_dialogues import make_dialogues
 
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder

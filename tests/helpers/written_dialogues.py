@@ -1,0 +1,28 @@
+"""Dialogues for tests that need sentences which mean something."""
+
+# Written for these tests: topics, each with sentences of a customer and fitting answers.
+_TOPICS = {
+    "parcel": ["Where is my parcel", "It left our store on", "When will the courier come"],
+    "refund": ["I want a refund for the broken", "We pay back the", "How long does the refund of"],
+    "coffee": ["Do you like coffee with", "I drink it black with", "Shall we have a cup and"],
+    "weather": ["It rains again over the", "Take an umbrella to the", "The sun comes back to the"],
+    "invoice": ["Please send the invoice for", "The invoice is in your mail about", "Thanks for"],
+    "cats": ["My cat sleeps on the", "Mine likes to hide behind the", "They love the"],
+}
+_THINGS = ["blue", "green", "small", "old", "new", "red", "heavy", "round"]
+
+
+def make_dialogues(count: int) -> list[dict]:
+    """Sessions in the JSON Lines form; session i is about topic i mod 6, in its own words."""
+    dialogues = []
+    for number in range(count):
+        topic, sentences = list(_TOPICS.items())[number % len(_TOPICS)]
+        turns = [
+            {
+                "role": ("customer", "agent")[turn % 2],
+                "text": f"{sentences[turn % 3]} {_THINGS[(number + turn) % 8]} {topic} {number}?",
+            }
+            for turn in range(2 + number % 5)
+        ]
+        dialogues.append({"session_id": f"d{number}", "turns": turns})
+    return dialogues
