@@ -137,7 +137,7 @@ def fit_baseline(options: FitBaselineOptions) -> str:
         InputError: the encoder or the corpus cannot be used.
         FileExistsError: the output exists, without `overwrite`.
     """
-    from dcse_tf.baselines import fit_baseline as job
+    from dcse_tf.training import fit_baseline as job
 
     return job.fit_baseline(options)  # type: ignore[arg-type]
 

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import pathlib
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,10 +15,14 @@ from dcse_tf.input_files import read_json_object
 from dcse_tf.options import Options, option
 from dcse_tf.plugins import load_plugins
 
-if TYPE_CHECKING:
-    from dcse_tf.baselines.fit_baseline import Corpus
-
 _DESCRIPTION_FILE, _TENSORS_FILE = "baseline.json", "baseline.safetensors"
+
+
+class Corpus(Protocol):
+    """The sentences that a baseline is fitted to: distinct utterances of the train split."""
+
+    def embeddings(self) -> np.ndarray:
+        """The embeddings of the utterances by the encoder, float32 `[utterances, dim]`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +100,7 @@ class BaselineSpec:
         help: one line for `--help`.
         options: its settings: a subclass of `FittedToEmbeddings` for a layer, otherwise of
             `BaselineOptions`.
-        fit: (options, corpus) -> `Fitted`; see `fit_baseline.Corpus`.
+        fit: (options, corpus) -> `Fitted`; see `Corpus`.
         make_layer: (fitted, dimensions of the encoder) -> a built layer from embeddings `[n, dim]`
             to `[n, k]`. A KeyError, TypeError or IndexError counts as a damaged file.
         make_encode: fitted -> a function from texts to embeddings, float32 `[n, k]`.
@@ -125,7 +129,7 @@ class BaselineSpec:
     name: str
     help: str
     options: type[BaselineOptions]
-    fit: Callable[[Any, "Corpus"], Fitted]
+    fit: Callable[[Any, Corpus], Fitted]
     make_layer: Callable[[Fitted, int], Any] | None = None
     make_encode: Callable[[Fitted], Callable[[list[str]], np.ndarray]] | None = None
 

@@ -172,7 +172,7 @@ JOBS = {
     "fit_baseline": Job(
         "Fits an untrained baseline: centering, whitening, flow, or averaged word vectors.",
         "baselines.registry:FitBaselineOptions",
-        "baselines.fit_baseline:fit_baseline",
+        "training.fit_baseline:fit_baseline",
         "the baseline is in {output_dir}; evaluate it with --model={output_dir}",
     ),
     "evaluate": Job(

@@ -13,7 +13,6 @@ from tiny_bert import DIM, LAYERS
 from tiny_checkpoints import prepare_for
 
 from dcse_tf.baselines import BaselineSpec, Fitted, register_baseline
-from dcse_tf.baselines.fit_baseline import fit_baseline
 from dcse_tf.baselines.registry import BASELINES, BaselineOptions, FittedToEmbeddings
 from dcse_tf.bert import bert as bert_encoder
 from dcse_tf.bert.tokenizer import read_vocabulary
@@ -26,6 +25,7 @@ from dcse_tf.evaluation.evaluate_options import EvaluateOptions
 from dcse_tf.exporting.export_options import ExportOptions
 from dcse_tf.exporting.job import export
 from dcse_tf.options import OptionError, option
+from dcse_tf.training.fit_baseline import fit_baseline
 
 pytestmark = pytest.mark.slow
 

@@ -38,7 +38,7 @@ def fit_baseline(options: BaselineOptions) -> str:
     """
     spec = next(each for each in BASELINES.values() if each.options is type(options))
     with atomic_directory(pathlib.Path(options.output_dir), options.overwrite) as folder:
-        corpus = Corpus(options)
+        corpus = EncodedCorpus(options)
         fitted = spec.fit(options, corpus)
         pooling = None
         if spec.make_layer:
@@ -52,7 +52,7 @@ def fit_baseline(options: BaselineOptions) -> str:
     return fitted.summary
 
 
-class Corpus:
+class EncodedCorpus:
     """The sentences that a baseline is fitted to: distinct utterances of the train split.
 
     Args:
