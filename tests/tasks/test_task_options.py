@@ -21,7 +21,6 @@ REFUSED = [
     ({**CSE, "cosine_weight": 1.0, "aggregation": "attention"}, "aggregation"),
     ({**CSE, "prediction_weight": 0.5}, "prediction_weight"),
     ({**CSE, "rehearsal_weight": 0.5}, "rehearsal_weight"),
-    ({**CSE, "prediction_turns": 2}, "prediction_turns"),
     ({**CSE, "rehearsal_texts": 8}, "rehearsal_texts"),
     ({**CSE, "session_turns": 4}, "session_turns"),
     ({**CSE, "batch_form": "plain", "layout": "packed"}, "layout"),
