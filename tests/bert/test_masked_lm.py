@@ -129,10 +129,10 @@ def test_the_task_predicts_every_ordinary_token_and_none_else(tmp_path):
     replaced = 0
     for batch in training.dataset().take(10).as_numpy_iterator():
         # A turn has 14 tokens between [CLS] and [SEP].
-        assert batch["mask_weights"].sum() == len(batch["mask_ids"]) == 48 * 14
-        assert not set(batch["mask_ids"].tolist()) & set(SPECIAL)
-        seen = batch["token_ids"].reshape(-1)[batch["mask_positions"]]
+        assert batch["masked_lm_weights"].sum() == len(batch["masked_lm_ids"]) == 48 * 14
+        assert not set(batch["masked_lm_ids"].tolist()) & set(SPECIAL)
+        seen = batch["token_ids"].reshape(-1)[batch["masked_lm_places"]]
         assert set(seen.tolist()) & set(SPECIAL) == {MASK}
-        replaced += ((seen != MASK) & (seen != batch["mask_ids"])).sum()
+        replaced += ((seen != MASK) & (seen != batch["masked_lm_ids"])).sum()
     # A tenth of 6,720. Were all 85 entries drawn from, 40 or so would be special ones.
     assert replaced > 500

@@ -150,12 +150,6 @@ READERS = {
     "weights": Reader(
         "model.safetensors", lambda path: weights.read_tensors(path.parent), _WEIGHTS
     ),
-    "weights_index": Reader(
-        "model.safetensors.index.json",
-        lambda path: weights.read_tensors(path.parent),
-        b'{"weight_map": {"x": "model-1.safetensors"}}',
-        {"model-1.safetensors": _WEIGHTS},
-    ),
     "bert_config": Reader(
         "config.json", lambda path: checkpoints.read_config(path.parent), json.dumps(_BERT).encode()
     ),
@@ -179,13 +173,9 @@ REFUSED = [
     *(("bert_config", json.dumps(_BERT | change).encode()) for change in (
         {"hidden_act": "relu"}, {"layer_norm_eps": "1e-5"}, {"layer_norm_eps": True},
     )),
-    *(("weights_index", content) for content in (
-        b"[]", b'{"weight_map": 3}', b'{"weight_map": {"a": "../x.safetensors"}}',
-        b'{"weight_map": {"a": "gone.safetensors"}}',
-    )),
     *(("weights", _WEIGHTS[:length]) for length in range(0, len(_WEIGHTS), 7)),
     *((name, _DEEP) for name in (
-        *("manifest", "results", "vectors_json", "bert_config", "weights_index", "baseline"),
+        *("manifest", "results", "vectors_json", "bert_config", "baseline"),
         *("tokenizer_json", "modules"),
     )),
     ("jsonl", b"1\n" * 3 + _DEEP),

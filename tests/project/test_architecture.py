@@ -82,7 +82,7 @@ BUDGETS = {
     "spark": 427,
     "tasks": 2883,
     "training": 2240,
-    "tests": 19172,
+    "tests": 19162,
     "experiments": 3034,
     "docs": 2197,
 }

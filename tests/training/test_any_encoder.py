@@ -120,7 +120,7 @@ def test_masked_language_modelling_predicts_no_prefix_and_goes_on_from_it(
     training = build_training(options)
     batch = next(iter(training.dataset()))
     width = int(tf.shape(batch["padding_mask"])[1])
-    places = tf.boolean_mask(batch["mask_positions"], batch["mask_weights"]) % width
+    places = batch["masked_lm_places"] % width
     assert int(tf.reduce_min(places)) > training.setup.vocabulary.count_prefix() > 0
     run(start, corpus, tmp_path, task="mlm")
     np.testing.assert_allclose(embed(tmp_path / "run"), expected, atol=1e-5)

@@ -43,7 +43,7 @@ def _build(data_dir, task, devices, **changes):
         "warmup_steps": 2,
         "decay": "linear",
     }
-    if task == "mlm":
+    if task in ("mlm", "simcse"):
         del settings["negatives"]
     options = make_options(**{**settings, **changes})
     vocabulary = read_vocabulary(data_dir / "vocabulary")
