@@ -138,8 +138,13 @@ class ServedReranker(tf.Module):
     ) -> dict[str, tf.Tensor]:
         _require_rows(context, candidates)
         shape, zero_or_one = "speakers: expected the context's shape", "speakers: expected 0 and 1"
-        tf.debugging.assert_equal(tf.shape(context), tf.shape(speakers), shape)
-        tf.debugging.assert_equal(speakers, speakers % 2, zero_or_one)
+        checks = [
+            tf.debugging.assert_equal(tf.shape(context), tf.shape(speakers), shape),
+            tf.debugging.assert_equal(speakers, speakers % 2, zero_or_one),
+        ]
+        # Otherwise what gathers by them might fail first, in other words.
+        with tf.control_dependencies(checks):
+            speakers = tf.identity(speakers)
         strings, turns, responses = _list_texts(context, candidates)
         # Not truncated here, since a long context is truncated at its start as a whole.
         texts = strip_ends(self._tokenizer.tokenize(strings, _NO_LIMIT))
