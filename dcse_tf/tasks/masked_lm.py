@@ -21,7 +21,7 @@ class MaskedLmOptions(MaskingOptions):
 
 
 def _list_terms(setup: Setup[MaskedLmOptions]) -> list[MaskedLm]:
-    term = MaskedLm(setup)
+    term = MaskedLm(setup, 1.0)
     term.label = ""
     return [term]
 

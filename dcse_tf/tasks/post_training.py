@@ -112,7 +112,7 @@ register_task(
         "continued pre-training on dialogues for response_selection: masked tokens and two "
         "segments",
         make_source=_make_source,
-        list_terms=lambda setup: [SegmentPairs(setup), MaskedLmOfPairs(setup)],
+        list_terms=lambda setup: [SegmentPairs(setup, 1.0), MaskedLmOfPairs(setup, 1.0)],
         similarities=(),
         make_reader=_make_reader,
         scores=lambda options: _SCORES,

@@ -174,9 +174,10 @@ def _list_scores(options: ResponseSelectionOptions) -> tuple[str, ...]:
 
 
 def list_terms(setup: Setup[ResponseSelectionOptions]) -> list[Term]:
-    """The matching and the auxiliary tasks, of which those that are not trained have no weight."""
-    terms = (Match, NextSession, Restore, Incoherence, Consistency)
-    return [term(setup) for term in terms]
+    """The matching, and the auxiliary tasks that are trained."""
+    options, auxiliary = setup.options, (NextSession, Restore, Incoherence, Consistency)
+    trained = [term for term in auxiliary if term.name in options.tasks]
+    return [Match(setup, 1.0), *(term(setup, options.auxiliary_weight) for term in trained)]
 
 
 def make_dialogue_source(setup: Setup[Any]) -> "DialogueSource":

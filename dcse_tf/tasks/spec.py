@@ -99,7 +99,8 @@ class Term:
 
     Args:
         setup: the training's setup.
-        weight: its weight in the objective, above 0; by default that of its options.
+        weight: its weight in the objective; by default its option NAME_weight, or 0 without one. A
+            term of weight 0 is left out.
 
     Attributes:
         name: its name, by which its option NAME_weight is found.
@@ -116,13 +117,10 @@ class Term:
 
     def __init__(self, setup: "Setup[Any]", weight: float | None = None):
         self.setup = setup
-        self.weight = self.weigh(setup.options) if weight is None else weight
+        if weight is None:
+            weight = float(getattr(setup.options, f"{self.name}_weight", 0.0))
+        self.weight = weight
         self.rows = self.label = self.name
-
-    @classmethod
-    def weigh(cls, options: Options) -> float:
-        """The term's weight by a task's options; a term of weight 0 is left out."""
-        return float(getattr(options, f"{cls.name}_weight", 0.0))
 
     def build(self, reader: "Reader") -> None:
         """Makes the term's own layers, under the strategy's scope; none by default."""

@@ -3,12 +3,11 @@
 import dataclasses
 from typing import TYPE_CHECKING
 
-from dcse_tf.options import Options, option
+from dcse_tf.options import option
 from dcse_tf.tasks.options import TermOptions
 from dcse_tf.tasks.spec import Term
 from dcse_tf.tasks.terms.answers import score_best_rule
 from dcse_tf.tasks.terms.matching import build_selection_head
-from dcse_tf.tasks.terms.next_session import weigh_auxiliary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,10 +42,6 @@ class Consistency(Term):
 
     name = "consistency"
     options = ConsistencyOptions
-
-    @classmethod
-    def weigh(cls, options: Options) -> float:
-        return weigh_auxiliary(cls.name, options)
 
     def build(self, reader: "Reader") -> None:
         self.head = build_selection_head(self.setup, reader, self.name, 2)

@@ -2,10 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from dcse_tf.options import Options
 from dcse_tf.tasks.spec import Term
 from dcse_tf.tasks.terms.answers import choose
-from dcse_tf.tasks.terms.next_session import weigh_auxiliary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,10 +22,6 @@ class Incoherence(Term):
     """
 
     name = "incoherence"
-
-    @classmethod
-    def weigh(cls, options: Options) -> float:
-        return weigh_auxiliary(cls.name, options)
 
     def build(self, reader: "Reader") -> None:
         from dcse_tf.bert.bert import initialize_weights

@@ -28,9 +28,6 @@ class MaskedLm(Term):
 
     name = "masked_lm"
 
-    def __init__(self, setup: Setup[Any]):
-        super().__init__(setup, 1.0)
-
     def build(self, reader: "Reader") -> None:
         from dcse_tf.tasks.writing import build_prediction_head
 

@@ -26,9 +26,6 @@ class Match(Term):
 
     name = "matching"
 
-    def __init__(self, setup: Setup[Any]):
-        super().__init__(setup, 1.0)
-
     def build(self, reader: "Reader") -> None:
         self.head = build_selection_head(self.setup, reader, self.name, 0)
 

@@ -1,9 +1,7 @@
 """Next session prediction: are two pieces of dialogue consecutive? (Xu et al. 2020, 2.3.1)"""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from dcse_tf.options import Options
-from dcse_tf.tasks.spec import Setup, Term
 from dcse_tf.tasks.terms.matching import Match, build_selection_head
 
 if TYPE_CHECKING:
@@ -19,13 +17,6 @@ class NextSession(Match):
 
     name = "next_session"
 
-    def __init__(self, setup: Setup[Any]):
-        Term.__init__(self, setup)
-
-    @classmethod
-    def weigh(cls, options: Options) -> float:
-        return weigh_auxiliary(cls.name, options)
-
     def build(self, reader: "Reader") -> None:
         self.head = build_selection_head(self.setup, reader, self.name, 1)
 
@@ -33,8 +24,3 @@ class NextSession(Match):
         from dcse_tf.data.dialogue_tasks import draw_next_session
 
         return draw_next_session(step)
-
-
-def weigh_auxiliary(name: str, options: Any) -> float:
-    """The weight of an auxiliary task; 0 if it is not trained."""
-    return options.auxiliary_weight if name in options.auxiliary else 0.0

@@ -2,10 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from dcse_tf.options import Options
-from dcse_tf.tasks.spec import Setup, Term
 from dcse_tf.tasks.terms.masked_lm import MaskedLm
-from dcse_tf.tasks.terms.next_session import weigh_auxiliary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,13 +20,6 @@ class Restore(MaskedLm):
     """
 
     name = "restoration"
-
-    def __init__(self, setup: Setup[Any]):
-        Term.__init__(self, setup)
-
-    @classmethod
-    def weigh(cls, options: Options) -> float:
-        return weigh_auxiliary(cls.name, options)
 
     def build(self, reader: "Reader") -> None:
         from dcse_tf.bert.masked_lm import shrink_logits

@@ -25,9 +25,6 @@ class SegmentPairs(Term):
 
     name = "pairs"
 
-    def __init__(self, setup: Setup[Any]):
-        super().__init__(setup, 1.0)
-
     def build(self, reader: "Reader") -> None:
         from dcse_tf.data.dialogue_tasks import PAIRS
         from dcse_tf.reading.cross_encoder import build_pair_head
@@ -53,8 +50,8 @@ class SegmentPairs(Term):
 class MaskedLmOfPairs(MaskedLm):
     """Cross entropy of masked tokens of the pairs' sequences. Metrics: accuracy."""
 
-    def __init__(self, setup: Setup[Any]):
-        super().__init__(setup)
+    def __init__(self, setup: Setup[Any], weight: float | None = None):
+        super().__init__(setup, weight)
         self.rows = SegmentPairs.name
 
     def compute(
