@@ -115,7 +115,7 @@ class ServedReranker(tf.Module):
     def __init__(self, folder: RerankerFolder) -> None:
         super().__init__()
         settings, vocabulary = folder.settings, folder.vocabulary
-        self._model = build_model(folder, hold=_hold_variable)
+        self._model = build_model(folder, lambda v, dtype: tf.Variable(v, False, dtype=dtype))
         self._rule = make_rule(vocabulary, settings.first_tokens, settings.second_tokens)
         self._tokenizer = vocabulary.make_tokenizer()
         options: dict[str, Any] = {"autograph": False}
@@ -189,10 +189,6 @@ def _spec(rank: int, dtype: tf.DType = tf.string, name: str = "") -> tf.TensorSp
 
 
 _DIALOGUES = [_spec(2, name="context"), _spec(2, name="candidates")]
-
-
-def _hold_variable(value: np.ndarray, dtype: tf.DType) -> tf.Variable:
-    return tf.Variable(value, trainable=False, dtype=dtype)
 
 
 def _is_blank(texts: tf.Tensor) -> tf.Tensor:
