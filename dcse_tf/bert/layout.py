@@ -13,8 +13,6 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from dcse_tf.bert.bert import TokenCentering, build_bert_encoder
-
 if TYPE_CHECKING:
     import keras_hub
 
@@ -88,11 +86,6 @@ class Layout:
     kind: str
     row_length: int = 64
 
-    def names(self) -> tuple[str, ...]:
-        """The names of the tensors that `lay_out` returns."""
-        packed = ("segments", "positions", "places") if self.kind == "packed" else ()
-        return ("token_ids", *packed, "padding_mask")
-
 
 def lay_out(token_ids: tf.Tensor, layout: Layout, marks: Tensors | None = None) -> Tensors:
     """Lays out a table.
@@ -109,16 +102,17 @@ def lay_out(token_ids: tf.Tensor, layout: Layout, marks: Tensors | None = None) 
         segments: packed: int32 `[rows, row_length]`, the number of a token's utterance, from 1;
             0 = none.
         positions: packed: int32 `[rows, row_length]`, a token's position in its utterance.
-        places: packed: int32 `[utterances, tokens]`, each token's index in the flat list of the
-            encoder's tokens; 0 at padding.
+        places: int32 `[utterances, tokens]`, each token's index in the flat list of the encoder's
+            tokens; packed: 0 at padding.
         The marks under their names.
     """
     padding_mask = token_ids != 0
     table = {"token_ids": token_ids, **(marks or {})}
-    if layout.kind == "padded":
-        return {**table, "padding_mask": padding_mask}
-
     utterances, longest = tf.unstack(tf.shape(padding_mask))
+    if layout.kind == "padded":
+        places = tf.reshape(tf.range(utterances * longest), [utterances, longest])
+        return {**table, "places": places, "padding_mask": padding_mask}
+
     lengths = tf.reduce_sum(tf.cast(padding_mask, tf.int32), axis=1)
     row, start, rows = first_fit_decreasing(lengths, layout.row_length)
     positions = tf.tile(tf.range(longest)[None, :], [utterances, 1])
@@ -156,47 +150,6 @@ def fingerprint_rows(token_ids: tf.Tensor) -> tf.Tensor:
         int64 `[rows]`, equal for equal rows of one call.
     """
     return tf.bitcast(tf.fingerprint(token_ids), tf.int64)
-
-
-def count_cells(batch: Tensors) -> tf.Tensor:
-    """The number of tokens that the encoder computes, padding included; float32 scalar."""
-    return tf.cast(tf.size(batch["token_ids"]), tf.float32)
-
-
-def table_inputs(layout: Layout) -> dict[str, keras.KerasTensor]:
-    """Symbolic inputs for the tensors that `lay_out` returns."""
-    return {
-        name: keras.Input((None,), dtype="bool" if "mask" in name else "int32", name=name)
-        for name in layout.names()
-    }
-
-
-def build_table_encoder(
-    backbone: keras_hub.models.BertBackbone,
-    layout: Layout,
-    centering: TokenCentering | None = None,
-) -> keras.Model:
-    """The encoder of equations 1 and 2 on a laid-out table, with the backbone's weights.
-
-    Args:
-        backbone: the BERT.
-        layout: the layout of the input tables.
-        centering: applied to the token embeddings, if given.
-
-    Returns:
-        A functional model from the tensors of `lay_out` to token embeddings, float `[utterances,
-        tokens, dim]`. Real tokens get the same embeddings in every layout; padding gets arbitrary
-        finite vectors.
-    """
-    if layout.kind == "padded":
-        return build_bert_encoder(backbone, centering)
-    inputs = table_inputs(layout)
-    own = share_segment(inputs["segments"])
-    tokens = run_layers(backbone, inputs["token_ids"], own, positions=inputs["positions"])
-    table = ops.take(ops.reshape(tokens, (-1, backbone.hidden_dim)), inputs["places"], axis=0)
-    if centering:
-        table = centering(table, inputs["padding_mask"])
-    return keras.Model(inputs, table, name="packed_encoder")
 
 
 def share_segment(segments: keras.KerasTensor) -> keras.KerasTensor:

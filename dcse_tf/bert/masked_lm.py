@@ -2,35 +2,9 @@
 
 import keras
 import keras_hub
-from keras import ops
 
 from dcse_tf.bert import weights
 from dcse_tf.bert.bert import make_gelu
-from dcse_tf.bert.layout import Layout, build_table_encoder, table_inputs
-
-
-def build_masked_lm(
-    backbone: keras_hub.models.BertBackbone, layout: Layout
-) -> tuple[keras.Model, keras_hub.layers.MaskedLMHead]:
-    """The encoder with BERT's prediction head, whose output matrix is the token embedding.
-
-    Args:
-        backbone: the BERT.
-        layout: the layout of the input tables.
-
-    Returns:
-        A functional model from the tensors of `lay_out` and mask_positions, int32 `[predictions]`,
-        indices into the flattened table, to logits, float32 `[predictions, vocabulary]`; and the
-        head.
-    """
-    inputs = table_inputs(layout)
-    mask_positions = keras.Input((), dtype="int32", name="mask_positions")
-    head = build_head(backbone.token_embedding, backbone)
-    table = build_table_encoder(backbone, layout)(inputs)
-    tokens = ops.reshape(table, (1, -1, backbone.hidden_dim))
-    logits = head(tokens, mask_positions=ops.expand_dims(mask_positions, 0))
-    inputs["mask_positions"] = mask_positions
-    return keras.Model(inputs, ops.squeeze(logits, 0), name="masked_lm"), head
 
 
 def build_head(

@@ -201,9 +201,6 @@ def _index_texts(
         tables = {name: value[:, : tf.reduce_max(lengths)] for name, value in tables.items()}
 
     batch = lay_out(tables.pop("token_ids"), layout, tables)
-    if "places" not in batch:
-        shape = tf.shape(batch["token_ids"])
-        batch["places"] = tf.reshape(tf.range(shape[0] * shape[1]), shape)
     sizes = [tf.size(each) for each in used.values()]
     parts = tf.split(index, sizes, num=len(sizes))
     batch |= {name: tf.reshape(x, tf.shape(used[name])) for name, x in zip(used, parts)}

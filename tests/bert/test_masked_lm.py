@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 import reference
 import tensorflow as tf
+from encoded_tables import build_masked_lm
 from lettered_corpus import MASK, SPECIAL, prepare_sessions
 from tiny_bert import VOCABULARY_SIZE, build_backbone, draw_utterances, make_table
 from train_options import make_options
 
 from dcse_tf.bert import weights as bert_weights
 from dcse_tf.bert.bert import build_bert_encoder
-from dcse_tf.bert.layout import Layout
-from dcse_tf.bert.masked_lm import build_masked_lm, load_head
+from dcse_tf.bert.layout import Layout, lay_out
+from dcse_tf.bert.masked_lm import load_head
 from dcse_tf.errors import InputError
 from dcse_tf.training.build import build_training
 from dcse_tf.training.job import train
@@ -44,7 +45,8 @@ def _batch():
     table = make_table(draw_utterances(8)[3:6])
     tokens = table["token_ids"].shape[1]
     places = [row * tokens + place for row, places in enumerate(POSITIONS) for place in places]
-    return {**table, "mask_positions": tf.constant(places)}
+    batch = lay_out(table["token_ids"], Layout("padded"))
+    return {**batch, "mask_positions": tf.constant(places)}
 
 
 @pytest.mark.parametrize("epsilon", [1e-12, 0.02])

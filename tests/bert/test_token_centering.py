@@ -1,10 +1,11 @@
 import numpy as np
 import tensorflow as tf
+from encoded_tables import build_table_encoder
 from tiny_bert import DIM, LAYERS, VOCABULARY_SIZE, build_backbone, draw_utterances, make_table
 
 from dcse_tf.bert import bert
 from dcse_tf.bert.bert import TokenCentering
-from dcse_tf.bert.layout import Layout, build_table_encoder, lay_out
+from dcse_tf.bert.layout import Layout, lay_out
 
 # Three real tokens; the fourth place is padding.
 TOKENS = tf.constant([[[1.0, 2.0], [3.0, 4.0]], [[8.0, 0.0], [900.0, 900.0]]])

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import reference
 import tensorflow as tf
+from encoded_tables import build_masked_lm
 from tiny_bert import build_backbone
 from train_options import make_options
 
 from dcse_tf.bert import bert
 from dcse_tf.bert import weights as bert_weights
 from dcse_tf.bert.layout import Layout
-from dcse_tf.bert.masked_lm import build_masked_lm
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.options import OptionError
 from dcse_tf.tasks.objective import average
