@@ -37,7 +37,6 @@ PACKAGES = {
     "search": "faiss-cpu",
     "spark": "pyspark",
     "server": "fastapi prometheus_client uvicorn",
-    "serving": "tensorflow-serving-api",
     "sts": "gensim krippendorff",
 }
 
