@@ -129,8 +129,7 @@ class ServedReranker(tf.Module):
             )
 
     def _alternate(self, context: tf.Tensor, candidates: tf.Tensor) -> dict[str, tf.Tensor]:
-        turns = tf.cast(~_is_blank(context), tf.int32)
-        later = tf.cumsum(turns, axis=1, exclusive=True, reverse=True)
+        later = tf.cumsum(tf.cast(~_is_blank(context), tf.int32), 1, exclusive=True, reverse=True)
         return self._score(context, candidates, 1 - later % 2)
 
     def _score(
@@ -297,8 +296,8 @@ def write_reranker(
 ) -> dict[str, str]:
     """Writes and checks a re-ranker, see `ServedReranker`; for the rest see `ExportFormat`."""
     files = {"sha256": hash_files(model.path), "fingerprint": fingerprint(model)}
-    settings = options.to_dict() | vars(model.settings) | files
     make = functools.partial(make_reranker_requests, model)
+    settings = options.to_dict() | vars(model.settings) | files
     return _save_and_verify(folder, ServedReranker(model), settings, make)
 
 
