@@ -115,7 +115,7 @@ class ServedReranker(tf.Module):
     def __init__(self, folder: RerankerFolder) -> None:
         super().__init__()
         settings, vocabulary = folder.settings, folder.vocabulary
-        self._model = build_model(folder, lambda v, dtype: tf.Variable(v, False, dtype=dtype))
+        self._model = build_model(folder, hold=lambda v, dtype: tf.Variable(v, False, dtype=dtype))
         self._rule = make_rule(vocabulary, settings.first_tokens, settings.second_tokens)
         self._tokenizer = vocabulary.make_tokenizer()
         options: dict[str, Any] = {"autograph": False}
