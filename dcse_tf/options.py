@@ -49,21 +49,19 @@ def option(
         help: the text of `--help`, with the unit.
         choices: the allowed values, if there are only a few. May be a registry that grows later;
             in a mapping, the `help` attribute of each entry describes it.
-        minimum: the smallest number allowed.
-        maximum: the largest number allowed.
+        minimum, maximum: the smallest and the largest number allowed.
         or_zero: whether 0 is allowed although it is below `minimum`; the job then chooses a value.
         words: word -> number, for numbers that may be given as a word.
         required: whether the option must be given.
         path: what it names on disk, if anything. "reads": folders, or files that may not be there
-            by this name, such as a checkpoint on a hub; "files": files, which are checked to exist
-            before anything is loaded; "writes": an output that the job replaces only with
-            `overwrite`; "renews": one that it replaces; "resumes": a folder that a later run
-            continues.
+            by this name, such as a checkpoint on a hub; "files": files, checked to exist before
+            anything is loaded; "writes": an output that is replaced only with `overwrite`;
+            "renews": one that is replaced; "resumes": a folder that a later run continues.
         on_cluster: whether, with `spark_master`, it names what the cluster's tasks read or write.
         resume: what a training run that is resumed says to another value. "same": it is refused;
             of what the job reads, the content is compared and not the name. "free": training does
             not depend on it. "from now on": it changes the steps to come, and is logged.
-        group: the heading under which `--help` lists it.
+        group: the heading in `--help`, by default its class' `class C(Options, group="encoder")`.
     """
     metadata = {
         "help": help,
@@ -107,15 +105,18 @@ class Options:
 
     variants: ClassVar[tuple[str, Mapping[str, Variant]] | None] = None
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, group: str = "") -> None:
         inherited: dict[str, dataclasses.Field] = {}
         for base in reversed(cls.__mro__[1:]):
             inherited |= vars(base).get("__dataclass_fields__", {})
-        for name in vars(cls).get("__annotations__", {}).keys() & inherited:
-            value = vars(cls).get(name, dataclasses.MISSING)
-            if not isinstance(value, dataclasses.Field):
-                own = dataclasses.field(default=value, metadata=inherited[name].metadata)
-                setattr(cls, name, own)
+        for name in vars(cls).get("__annotations__", {}):
+            own = vars(cls).get(name, dataclasses.MISSING)
+            if isinstance(own, dataclasses.Field):
+                rules = {**own.metadata, "group": own.metadata.get("group") or group}
+                setattr(cls, name, dataclasses.field(default=own.default, metadata=rules))
+            elif name in inherited:
+                field = dataclasses.field(default=own, metadata=inherited[name].metadata)
+                setattr(cls, name, field)
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

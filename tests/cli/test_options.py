@@ -26,11 +26,12 @@ class Job(Options):
 
 
 @dataclasses.dataclass(frozen=True)
-class LongJob(Job):
+class LongJob(Job, group="tone"):
     """Plain values give other defaults, and leave the rest of an option as it was."""
 
     length: int = 7
     rate: float = 0.25
+    tone: str = option("", "A tone.")
 
 
 # Values beside {"name": "n"}, and the option that the error names.
@@ -73,8 +74,9 @@ def test_an_output_may_lie_beside_an_input_or_elsewhere_in_a_run():
 
 def test_a_plain_value_changes_the_default_alone():
     assert (LongJob(name="n").length, LongJob(name="n").rate, Job(name="n").length) == (7, 0.25, 0)
-    for name, field in LongJob.fields().items():
-        assert field.metadata == Job.fields()[name].metadata
+    for name, field in Job.fields().items():
+        assert field.metadata == LongJob.fields()[name].metadata
+    assert LongJob.fields()["tone"].metadata["group"] == "tone"
 
 
 def test_a_configuration_survives_json_and_cannot_be_changed(tmp_path):

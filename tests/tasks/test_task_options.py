@@ -1,7 +1,7 @@
 """What options of tasks refuse, and what they work out for a corpus."""
 
 import pytest
-from train_options import make_options, resolve
+from train_options import make_manifest, make_options, resolve
 
 from dcse_tf.options import OptionError
 
@@ -61,8 +61,6 @@ def test_segments_share_the_positions_of_the_encoder():
 
 
 def test_an_encoder_chosen_by_what_is_not_trained_is_told():
-    from train_options import make_manifest
-
     (told,) = options(**CSE, cosine_weight=1.0).list_warnings(make_manifest())
     assert told.startswith("`best_metric`=dev/matching_r1 chooses the encoder")
     assert not options(**CSE).list_warnings(make_manifest())
