@@ -37,7 +37,7 @@ PACKAGES = {
     "search": "faiss-cpu",
     "spark": "pyspark",
     "server": "fastapi prometheus_client uvicorn",
-    "sts": "gensim krippendorff",
+    "vectors": "gensim",
 }
 
 

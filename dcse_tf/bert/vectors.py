@@ -1,4 +1,4 @@
-"""Word vectors: read from a file, trained on a corpus, and made to token embeddings.
+"""Word vectors: read from a file, and made to token embeddings.
 
 This module needs no TensorFlow.
 """
@@ -105,7 +105,7 @@ def _read_json(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _read_word2vec(path: pathlib.Path) -> WordVectors:
-    models = require("gensim.models", extra="sts", why=f"reading word vectors from {path}")
+    models = require("gensim.models", extra="vectors", why=f"reading word vectors from {path}")
     logging.getLogger("gensim").setLevel(logging.WARNING)
     binary = path.name.endswith((".bin", ".bin.gz"))
     try:
@@ -122,30 +122,6 @@ def _read_word2vec(path: pathlib.Path) -> WordVectors:
     if not vectors.vectors.size:
         raise InputError(f"{path}: no vectors in it; fields must be separated by single spaces")
     return WordVectors(dict(vectors.key_to_index), vectors.vectors)
-
-
-def train_word_vectors(sentences: Sequence[Sequence[str]], size: int, seed: int) -> WordVectors:
-    """Trains skip-gram word2vec (Mikolov et al. 2013) on the words of sentences.
-
-    It uses one thread, so that the same input and seed give the same vectors.
-
-    Args:
-        sentences: the words of each sentence.
-        size: dimension of the vectors.
-        seed: seed of the initial vectors and of the sampling.
-
-    Raises:
-        InputError: no word occurs.
-    """
-    models = require("gensim.models", extra="sts", why="training word vectors")
-    logging.getLogger("gensim").setLevel(logging.WARNING)
-    if not any(sentences):
-        raise InputError("no sentence has a word to train vectors on")
-    words, settings = [list(each) for each in sentences], {"window": 5, "min_count": 1}
-    model = models.Word2Vec(
-        words, vector_size=size, sg=1, workers=1, epochs=10, seed=seed, **settings
-    )
-    return WordVectors(dict(model.wv.key_to_index), model.wv.vectors)
 
 
 def compute_token_embeddings(

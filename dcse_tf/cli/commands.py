@@ -226,19 +226,6 @@ JOBS = {
         "sets.candidate_set:build_candidates",
         "the groups are in {output}; then: dcse evaluate --model=... --candidates_file={output}",
     ),
-    "build_sts": Job(
-        "Chooses pairs of sentences for a dialogue STS set, on sheets for annotators.",
-        "sets.set_options:BuildStsOptions",
-        "sets.sts_set:build_sts",
-        "sheets to fill, guidelines.txt and pairs.jsonl are in {output_dir}; then: dcse merge_sts "
-        "--sheets='{output_dir}/sheet_*.csv' --output=sts.txt",
-    ),
-    "merge_sts": Job(
-        "Merges annotators' sheets into a dialogue STS set (sts.txt).",
-        "sets.set_options:MergeStsOptions",
-        "sets.sts_set:merge_sts",
-        "the set is in {output}",
-    ),
 }
 
 

@@ -9,7 +9,6 @@ from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import metrics
 from dcse_tf.evaluation.metrics import Encode, Evaluation
-from dcse_tf.files import atomic_file
 from dcse_tf.input_files import BadLines, read_lines
 
 
@@ -51,21 +50,6 @@ def read_sts_set(path: pathlib.Path) -> StsSet:
     if len(degrees) < 2:
         raise InputError(f"{path}: expected at least two pairs")
     return StsSet(np.array(degrees), first, second)
-
-
-def write_sts_set(path: pathlib.Path, sts_set: StsSet, overwrite: bool = False) -> None:
-    """Writes a file for `read_sts_set`, atomically; white space in sentences becomes single spaces.
-
-    Raises:
-        FileExistsError: the file exists and may not be replaced.
-    """
-    rows = zip(sts_set.degrees.tolist(), sts_set.first, sts_set.second, strict=True)
-    lines = [
-        "\t".join([f"{degree:g}", " ".join(first.split()), " ".join(second.split())])
-        for degree, first, second in rows
-    ]
-    with atomic_file(path, overwrite) as partial:
-        partial.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def evaluate_sts(sts_set: StsSet, encode: Encode) -> Evaluation:

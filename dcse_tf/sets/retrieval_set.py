@@ -6,19 +6,23 @@ and parameters, and each word visits only the sentences that contain it; others 
 """
 
 import collections
+import itertools
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from rank_bm25 import BM25Okapi
 
+from dcse_tf.data.corpus import read_sessions
+from dcse_tf.data.dialogue import Utterance, fold_spaces, is_blank, strip_html
+from dcse_tf.data.formats.reading import read_table
 from dcse_tf.data.words import make_splitter
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.retrieval import Query, RetrievalSet, write_retrieval_set
 from dcse_tf.files import refuse_existing
+from dcse_tf.input_files import BadLines, resolve_inputs
 from dcse_tf.progress import Progress
-from dcse_tf.sets.labelled_sentences import read_sentences
-from dcse_tf.sets.set_options import BuildRetrievalOptions
+from dcse_tf.sets.set_options import TABLE_FORMATS, BuildRetrievalOptions
 
 
 class Bm25:
@@ -53,9 +57,56 @@ class Bm25:
                 scores[places] += weight
         return scores
 
-    def rank(self, query: Sequence[str]) -> np.ndarray:
-        """Indices of all sentences, int64 `[sentences]`, best first; ties are ordered by index."""
-        return np.argsort(-self.scores(query), kind="stable")
+
+def _read_sentences(
+    config: BuildRetrievalOptions, split_words: Callable[[str], list[str]]
+) -> tuple[list[tuple[str, tuple[str, ...]]], dict[str, int]]:
+    """All sentences of the input with their labels, and counts of what was left out; whitespace
+    becomes single spaces.
+    """
+    bad_lines = config.count_bad_lines()
+    left_out: collections.Counter[str] = collections.Counter(empty_utterances=0, short=0)
+    if config.format in TABLE_FORMATS:
+        tables = (_read_table(path, config, bad_lines) for path in resolve_inputs(config.input))
+        rows = itertools.chain.from_iterable(tables)
+        turns: Iterator[Utterance] = itertools.islice(rows, config.max_sessions or None)
+    else:
+        sessions = (session.turns for session in read_sessions(config, bad_lines, left_out))
+        turns = itertools.chain.from_iterable(s for s in sessions if len(s) >= config.min_turns)
+    sentences: list[tuple[str, tuple[str, ...]]] = []
+    for turn in turns:
+        if config.roles and turn.role not in config.roles:
+            continue
+        if is_blank(turn.text):
+            left_out["empty_utterances"] += 1
+        elif len(split_words(turn.text)) < config.min_words:
+            left_out["short"] += 1
+        elif config.labels == "act" and turn.acts:
+            act = fold_spaces(" ".join([turn.role, *sorted(turn.acts)]))
+            sentences.append((turn.text, (act,)))
+        else:
+            sentences.append((turn.text, turn.intents if config.labels == "intent" else ()))
+    left_out["bad_lines"] = bad_lines.count
+    return sentences, dict(left_out)
+
+
+def _read_table(
+    path: pathlib.Path, config: BuildRetrievalOptions, bad_lines: BadLines
+) -> Iterator[Utterance]:
+    """Yields the rows of a table as utterances of nobody, with an intent where a row has one."""
+    tabs = config.format == "tsv"
+    rows = read_table(path, bad_lines, "\t" if tabs else ",", quoted=not tabs)
+    _, header = next(rows, (0, []))
+    for name in ("text_column", "intent_column"):
+        if (column := getattr(config, name)) not in header:
+            # Escaped, because the first line of a file that is not a table can contain anything.
+            found = repr(", ".join(header))[1:-1][:300] or "none"
+            raise InputError(f"{path}:1: no column {column!r} (`{name}`); the header has {found}")
+    for _, row in rows:
+        text = row[header.index(config.text_column)]
+        intent = fold_spaces(row[header.index(config.intent_column)])
+        text = fold_spaces(strip_html(text) if config.strip_html else text)
+        yield Utterance("", text, (intent,) if intent else ())
 
 
 def sample_balanced(
@@ -143,7 +194,7 @@ def build_retrieval_set(
     dropped = {"without_positives": 0, "without_negatives": 0}
     with Progress("queries", len(split)) as progress:
         for place, query in enumerate(split):
-            ranked = index.rank(query)
+            ranked = np.argsort(-index.scores(query), kind="stable")
             ranked = ranked[ranked != place][:candidates]
             relevant = labels[ranked] == labels[place]
             positives, negatives = ranked[relevant][:max_positives], ranked[~relevant]
@@ -176,7 +227,7 @@ def build_retrieval(config: BuildRetrievalOptions) -> str:
     output = pathlib.Path(config.output)
     refuse_existing(output, config.overwrite)
     split = make_splitter("auto")
-    sentences, left_out = read_sentences(config, split)
+    sentences, left_out = _read_sentences(config, split)
     labelled = [(text, labels[0]) for text, labels in sentences if len(labels) == 1]
     drawn, not_drawn = sample_balanced(
         labelled, config.sentences, config.seed, config.min_label_sentences

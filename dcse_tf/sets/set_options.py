@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from dcse_tf.data.formats import FORMATS
 from dcse_tf.data.options import CorpusOptions, SplitOptions
-from dcse_tf.options import Options, option
+from dcse_tf.options import option
 
 
 class TableFormat(NamedTuple):
@@ -26,12 +26,13 @@ _FORMATS = collections.ChainMap[str, Any](FORMATS, TABLE_FORMATS)
 
 
 @dataclasses.dataclass(frozen=True)
-class LabelledOptions(CorpusOptions):
-    """Which sentences to read, and which of their labels to use."""
+class BuildRetrievalOptions(CorpusOptions):
+    """Builds a semantic retrieval set (select.txt) from sentences with labels."""
 
     format: str = option(
         "csv", "Format of the input: a table of sentences, or dialogues.", choices=_FORMATS
     )
+    output: str = option("", "The select.txt to write.", required=True, path="writes")
     text_column: str = option("text", "csv and tsv: name of the column with the sentences.")
     intent_column: str = option("intent", "csv and tsv: name of the column with the intents.")
     labels: str = option(
@@ -45,12 +46,22 @@ class LabelledOptions(CorpusOptions):
     min_words: int = option(
         1, "Leave out sentences with fewer words: 'yes' has no intent of its own.", minimum=1
     )
+    min_label_sentences: int = option(
+        1, "Leave out labels with fewer distinct sentences, before sentences are drawn.", minimum=1
+    )
     sentences: int = option(
         10000,
-        "Sentences to draw; for a retrieval set spread as evenly over the labels as possible. "
-        "The paper: about 7,000 for MDC and JDDC, 4,000 for ECD. 0: all.",
+        "Sentences to draw, spread as evenly over the labels as possible. The paper: about 7,000 "
+        "for MDC and JDDC, 4,000 for ECD. 0: all.",
         minimum=0,
     )
+    candidates: int = option(
+        100,
+        "Sentences that BM25 retrieves for a query. Those with the query's label are its "
+        "positives, the others its negatives.",
+        minimum=2,
+    )
+    max_positives: int = option(30, "Positives for a query, at most.", minimum=1)
     seed: int = option(0, "Seed of all random draws.", minimum=0)
     overwrite: bool = option(False, "Replace the output if it exists.")
 
@@ -61,57 +72,14 @@ class LabelledOptions(CorpusOptions):
         for name in of_dialogues if self.format in TABLE_FORMATS else of_tables:
             if self.is_given(name):
                 self.refuse(name, f"has no meaning with `format`={self.format}")
-        if self.labels == "act" and not _FORMATS[self.format].has_acts:
-            known = ", ".join(name for name, entry in _FORMATS.items() if entry.has_acts)
-            self.refuse("labels", f"`format`={self.format} has no acts; expected one of {known}")
-
-
-@dataclasses.dataclass(frozen=True)
-class BuildRetrievalOptions(LabelledOptions):
-    """Builds a semantic retrieval set (select.txt) from sentences with labels."""
-
-    output: str = option("", "The select.txt to write.", required=True, path="writes")
-    min_label_sentences: int = option(
-        1, "Leave out labels with fewer distinct sentences, before sentences are drawn.", minimum=1
-    )
-    candidates: int = option(
-        100,
-        "Sentences that BM25 retrieves for a query. Those with the query's label are its "
-        "positives, the others its negatives.",
-        minimum=2,
-    )
-    max_positives: int = option(30, "Positives for a query, at most.", minimum=1)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.labels == "intent" and not _FORMATS[self.format].has_intents:
-            known = ", ".join(name for name, entry in _FORMATS.items() if entry.has_intents)
-            self.refuse("format", f"has no intents; expected one of {known}")
-
-
-@dataclasses.dataclass(frozen=True)
-class BuildStsOptions(LabelledOptions):
-    """Chooses pairs of sentences for a dialogue STS set, and writes sheets for annotators."""
-
-    output_dir: str = option("", "Folder to write the sheets to.", required=True, path="writes")
-    pairs: int = option(
-        1000, "Number of pairs. The paper: 1,000 for MDC and ECD, 2,000 for JDDC.", minimum=2
-    )
-    annotators: int = option(
-        3, "Number of sheets, one for each annotator. The paper: 7.", minimum=1, maximum=1000
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class MergeStsOptions(Options):
-    """Merges annotators' sheets into a dialogue STS set (sts.txt)."""
-
-    sheets: tuple[str, ...] = option((), "The filled sheets; globs.", required=True, path="files")
-    output: str = option("", "The sts.txt to write.", required=True, path="writes")
-    min_annotators: int = option(
-        1, "Leave out pairs with degrees from fewer annotators.", minimum=1
-    )
-    overwrite: bool = option(False, "Replace the output if it exists.")
+        if not getattr(_FORMATS[self.format], f"has_{self.labels}s"):
+            self.refuse(
+                "format" if self.labels == "intent" else "labels",
+                f"`format`={self.format} has no {self.labels}s; expected one of "
+                + ", ".join(
+                    n for n, kind in _FORMATS.items() if getattr(kind, f"has_{self.labels}s")
+                ),
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,17 +103,15 @@ class BuildCandidatesOptions(SplitOptions):
     negatives_from: str = option(
         "random",
         "How the other candidates (negatives) are chosen among the responses of other sessions. "
-        "random: drawn; bm25: those that BM25 finds nearest to the words of the context; "
-        "model: those whose embeddings are nearest to the mean of the context's. If there are "
-        "too few near ones, the rest is drawn. Negatives come from the split of their response, "
+        "random: drawn; bm25: those that BM25 finds nearest to the words of the context, and if "
+        "these are too few, drawn ones. Negatives come from the split of their response, "
         "so that none is held out: give the fractions and seed of prepare_data.",
-        choices=("random", "bm25", "model"),
+        choices=("random", "bm25"),
     )
-    model: str = option("", "With `negatives_from`=model: the encoder.", path="reads")
     skip_top: int = option(
         0,
-        "With bm25 and model: number of nearest ones to skip, because they may be as good as "
-        "the true response.",
+        "With bm25: number of nearest ones to skip, because they may be as good as the true "
+        "response.",
         minimum=0,
         maximum=1_000_000,
     )
@@ -160,7 +126,5 @@ class BuildCandidatesOptions(SplitOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (self.negatives_from == "model") != bool(self.model):
-            self.refuse("model", "goes with `negatives_from`=model, and only with it")
         if self.negatives_from == "random" and self.skip_top:
             self.refuse("skip_top", "has no meaning with `negatives_from`=random")

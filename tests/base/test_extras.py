@@ -13,16 +13,10 @@ from dcse_tf.errors import PACKAGES, InputError, require
 
 CALLS = {
     "jieba": 'from dcse_tf.data.words import make_splitter; make_splitter("auto")("我的包裹")',
-    "gensim": "from dcse_tf.bert.vectors import train_word_vectors as f; f([['a', 'b']], 2, 0)",
-    "krippendorff": """
-        import pathlib, tempfile
-        from dcse_tf.sets.set_options import MergeStsOptions
-        from dcse_tf.sets.sts_set import merge_sts
-        folder = pathlib.Path(tempfile.mkdtemp())
-        for name in "ab":
-            rows = ["pair,first,second,degree", "1,a,b,1", "2,c,d,2", ""]
-            (folder / f"{name}.csv").write_text("\\n".join(rows))
-        merge_sts(MergeStsOptions(sheets=(f"{folder}/*.csv",), output=f"{folder}/sts.txt"))
+    "gensim": """
+        import pathlib
+        from dcse_tf.bert.vectors import read_word_vectors
+        read_word_vectors(pathlib.Path("a.bin"))
     """,
     "fastapi": """
         from dcse_tf.serving.serve import ServeOptions, serve
@@ -36,8 +30,7 @@ CALLS = {
 }
 EXTRAS = {
     "jieba": "chinese",
-    "gensim": "sts",
-    "krippendorff": "sts",
+    "gensim": "vectors",
     "fastapi": "server",
     "pyarrow": "parquet",
 }
@@ -73,5 +66,5 @@ def test_the_packages_that_messages_name_are_those_of_setup_py():
 
 def test_a_package_that_is_there_is_given():
     assert require("json.decoder", extra="none", why="nothing").JSONDecoder
-    with pytest.raises(InputError, match=r"`strategies`=word2vec needs no_such_package"):
-        require("no_such_package.part", extra="sts", why="`strategies`=word2vec")
+    with pytest.raises(InputError, match=r"reading a.bin needs no_such_package"):
+        require("no_such_package.part", extra="vectors", why="reading a.bin")

@@ -1,4 +1,4 @@
-"""Word vectors: read from files, trained, and made to token embeddings."""
+"""Word vectors: read from files, and made to token embeddings."""
 
 import gzip
 import json
@@ -15,7 +15,6 @@ from dcse_tf.bert.vectors import (
     compute_token_embeddings,
     fold_case,
     read_word_vectors,
-    train_word_vectors,
 )
 from dcse_tf.bert.wordpiece import SPECIAL_TOKENS, WordPiece
 from dcse_tf.errors import InputError
@@ -112,27 +111,6 @@ def test_of_words_that_differ_in_case_alone_the_first_counts():
     matrix = np.array([[1.0], [2.0], [3.0]], np.float32)
     vectors = fold_case(WordVectors({"apple": 2, "Paris": 1, "Apple": 0}, matrix))
     assert vectors.rows == {"apple": 0, "paris": 1}
-
-
-def test_words_in_the_same_company_come_near_and_a_seed_gives_the_same_vectors():
-    """ "parcel" and "package" are said among the same words, "refund" among others."""
-    frames = ["where is my {} now please", "the {} is late again today", "your {} left our store"]
-    others = ["i want a {} for this", "how long does a {} take", "we pay the {} next week"]
-    rng = np.random.default_rng(0)
-    sentences = [frame.format(w).split() for frame in frames for w in ("parcel", "package")]
-    sentences += [frame.format("refund").split() for frame in others] * 2
-    sentences = [sentences[place] for place in rng.permutation(np.tile(np.arange(12), 80))]
-    vectors, again, other = (train_word_vectors(sentences, 16, seed) for seed in (0, 0, 1))
-    parcel, package, refund = (
-        vectors.mean([word]) / np.linalg.norm(vectors.mean([word]))
-        for word in ("parcel", "package", "refund")
-    )
-    assert parcel @ package > parcel @ refund + 0.1
-    assert list(again.rows) == list(vectors.rows)
-    np.testing.assert_array_equal(again.matrix, vectors.matrix)
-    assert np.abs(other.matrix - vectors.matrix).max() > 1e-3
-    with pytest.raises(InputError, match="no sentence has a word"):
-        train_word_vectors([[], []], 8, seed=0)
 
 
 def make_vectors(**rows):

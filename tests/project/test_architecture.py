@@ -66,11 +66,11 @@ BASE = {
 BUDGETS = {
     "base": 2385,
     "baselines": 864,
-    "bert": 3573,
-    "cli": 718,
+    "bert": 3476,
+    "cli": 705,
     "data": 4856,
     "encoder": 1456,
-    "evaluation": 1740,
+    "evaluation": 1724,
     "exporting": 1985,
     "inspecting": 573,
     "matching": 950,
@@ -78,13 +78,13 @@ BUDGETS = {
     "reranker": 540,
     "search": 861,
     "serving": 701,
-    "sets": 1007,
+    "sets": 572,
     "spark": 427,
     "tasks": 2883,
     "training": 2240,
-    "tests": 19162,
+    "tests": 18881,
     "experiments": 3034,
-    "docs": 2197,
+    "docs": 2194,
 }
 
 

@@ -4,7 +4,6 @@ import collections
 import json
 import re
 
-import numpy as np
 import pytest
 from rank_bm25 import BM25Okapi
 
@@ -58,27 +57,10 @@ def build(tmp_path):
     return run
 
 
-def embed(texts):
-    """Counts of letters and digits, in place of an encoder."""
-    rows = [[text.lower().count(c) for c in "abcdehiklmnorstuxyz0123456789"] for text in texts]
-    return np.array(rows, np.float32)
-
-
-@pytest.fixture
-def by_letters(monkeypatch):
-    encoder = type("Encoder", (), {"encode": staticmethod(embed)})
-    load = "dcse_tf.encoder.sentence_encoder.SentenceEncoder.load"
-    monkeypatch.setattr(load, lambda model: encoder)
-    return {"negatives_from": "model", "model": "run"}
-
-
-@pytest.mark.parametrize("kind", ["random", "bm25", "model"])
+@pytest.mark.parametrize("kind", ["random", "bm25"])
 @pytest.mark.parametrize("responses", ["one", "all"])
-def test_negatives_are_others_responses_and_nothing_said_in_the_session(
-    build, by_letters, kind, responses
-):
-    settings = by_letters if kind == "model" else {"negatives_from": kind}
-    built, groups = build(responses=responses, **settings)
+def test_negatives_are_others_responses_and_nothing_said_in_the_session(build, kind, responses):
+    built, groups = build(responses=responses, negatives_from=kind)
     sessions = make_sessions()
     assert len(groups) == (40 if responses == "one" else 40 * 2 + 20)
     assert built.startswith(f"{len(groups)} groups of 5 candidates from 40 sessions with ")
@@ -134,25 +116,6 @@ def test_bm25_takes_what_rank_bm25_ranks_first(build, skip_top):
     # What shares no word is not near.
     assert f"; {40 * 4 - near} negatives drawn at random\n" in built
     assert near < 40 * 4
-
-
-@pytest.mark.parametrize("skip_top", [0, 3])
-def test_a_model_takes_the_nearest_to_the_mean_of_the_context(build, by_letters, skip_top):
-    built, groups = build(**by_letters, skip_top=skip_top, context_turns=2)
-    pool = {group.candidates[0] for group in groups.values()}
-    assert "; 0 negatives drawn" in built
-    for name, group in groups.items():
-        mean = embed([turn.text for turn in group.context]).astype(np.float64).mean(axis=0)
-
-        def cosine(text, mean=mean):
-            vector = embed([text])[0].astype(np.float64)
-            return float(vector @ mean / np.linalg.norm(vector) / np.linalg.norm(mean))
-
-        said = {text.casefold() for text in make_sessions()[name.split(":")[0]]}
-        once = {text.casefold(): text for text in pool if text.casefold() not in said}
-        order = sorted(map(cosine, once.values()), reverse=True)
-        nearest = [cosine(text) for text in group.candidates[1:]]
-        np.testing.assert_allclose(nearest, order[skip_top : skip_top + 4], atol=2e-6)
 
 
 def test_negatives_are_of_the_responders_role_if_there_are_enough(build):
@@ -225,8 +188,6 @@ def test_what_cannot_be_built_is_refused_and_leaves_nothing(build, tmp_path):
             build(**settings)
         assert [path.name for path in tmp_path.iterdir()] == ["dialogues.jsonl"]
     for settings, field in (
-        ({"negatives_from": "model"}, "model"),
-        ({"model": "run"}, "model"),
         ({"skip_top": 1}, "skip_top"),
         ({"dev_fraction": 0.5, "test_fraction": 0.5}, "test_fraction"),
     ):
