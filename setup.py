@@ -19,7 +19,7 @@ OPTIONAL = {
     "plots": ["matplotlib>=3.9,<4"],
     "search": ["faiss-cpu>=1.15,<2"],
     "spark": ["pyspark>=4.0,<5"],
-    "server": ["fastapi>=0.165,<1", "prometheus_client>=0.21,<1", "uvicorn>=0.54,<1"],
+    "server": ["fastapi>=0.165,<1", "uvicorn>=0.54,<1"],
     "vectors": ["gensim>=4.4,<5"],
 }
 # tensorflow-text, and with it training and all that runs a graph, has wheels for these only.

@@ -36,7 +36,7 @@ PACKAGES = {
     "plots": "matplotlib",
     "search": "faiss-cpu",
     "spark": "pyspark",
-    "server": "fastapi prometheus_client uvicorn",
+    "server": "fastapi uvicorn",
     "vectors": "gensim",
 }
 

@@ -4,24 +4,19 @@ import asyncio
 import base64
 import contextlib
 import hmac
-import os
-import time
 import uuid
 from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import fastapi
 import numpy as np
-import prometheus_client
 import pydantic
 import scipy.special
 from absl import logging
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from prometheus_client import multiprocess
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dcse_tf.data.dialogue import is_blank
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
@@ -29,7 +24,7 @@ from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.search.job import split_turns
 from dcse_tf.serving.batcher import Batcher, QueueFull
-from dcse_tf.serving.serve import METRICS_VARIABLE, ServeOptions
+from dcse_tf.serving.serve import ServeOptions
 
 # Kinds of work. EMBED: a text to (embedding, tokens, whether it was truncated). RERANK: (turns of a
 # context, response) to the re-ranker's logit.
@@ -37,23 +32,10 @@ EMBED, RERANK = "embed", "rerank"
 _FIRST_TEXT = "hello"
 _BYTES_PER_TOKEN = 4
 _CLIENT_GONE = 499
-_OPEN = ("/health", "/metrics")  # for monitoring, which needs no key
+_OPEN = "/health"  # for monitoring, which needs no key
 _TOKEN_IDS = (
     "expected texts, found token ids, which another tokenizer made; LangChain's OpenAIEmbeddings "
     "sends texts with check_embedding_ctx_length=False"
-)
-
-_REQUESTS = prometheus_client.Counter(
-    "dcse_requests", "Requests; status 499: the client went away.", ["route", "status"]
-)
-_SECONDS = prometheus_client.Histogram(
-    "dcse_request_seconds", "From a request's headers to the end of the answer.", ["route"]
-)
-_BATCH_TEXTS = prometheus_client.Histogram(  # its sum is the number of texts
-    "dcse_batch_texts",
-    "Texts that were embedded, or documents that were scored, together.",
-    ["kind"],
-    buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512),
 )
 
 T = TypeVar("T")
@@ -125,10 +107,6 @@ class Service:
         self._unit_norm = options.unit_norm
         self._longest = encoder.settings.get("max_sequence_length") or 512
 
-    def check_name(self, form: _Form) -> None:
-        if form.model not in ("", self.name):
-            raise HTTPException(404, f"There is no such model; this is {self.name}.")
-
     def warm_up(self) -> None:
         """Computes a text of each kind, so that the graphs that requests need are traced."""
         assert self.encoder.dim
@@ -169,7 +147,6 @@ class Service:
 
     def _compute(self, kind: str, items: list[Any]) -> Sequence[Any]:
         """The results of items of one kind, in their order; in the batcher's thread."""
-        _BATCH_TEXTS.labels(kind).observe(len(items))
         if kind == RERANK:
             assert self._reranker
             contexts, responses = zip(*items, strict=True)
@@ -204,7 +181,7 @@ def create_app(service: Service, keys: Collection[str], max_body: int) -> fastap
     ) -> None:
         key = given.credentials.encode() if given else b""
         matches = [hmac.compare_digest(key, known.encode()) for known in keys]
-        if keys and not any(matches) and request.url.path not in _OPEN:
+        if keys and not any(matches) and request.url.path != _OPEN:
             message = "Give a key of this server as the header `Authorization: Bearer KEY`."
             raise HTTPException(401, message, {"WWW-Authenticate": "Bearer"})
 
@@ -215,43 +192,32 @@ def create_app(service: Service, keys: Collection[str], max_body: int) -> fastap
         strict_content_type=False,
         dependencies=[fastapi.Depends(check_key)],
     )
-    _add_routes(app, service)
-
-    @app.get("/health")
-    async def health() -> dict[str, str]:
-        return {"status": "ok"}
-
-    @app.get("/metrics")
-    def show_metrics() -> Response:
-        """The metrics of all processes."""
-        registry = prometheus_client.REGISTRY
-        if METRICS_VARIABLE in os.environ:
-            registry = prometheus_client.CollectorRegistry()
-            multiprocess.MultiProcessCollector(registry)
-        text = prometheus_client.generate_latest(registry)
-        return Response(text, media_type=prometheus_client.CONTENT_TYPE_LATEST)
-
-    routes = {str(getattr(route, "path", "")) for route in app.routes}
-    app.add_middleware(_CountRequests, routes=routes)
     for kind in (HTTPException, RequestValidationError, QueueFull, Exception):
         app.add_exception_handler(kind, _answer_error)
+    _add_routes(app, service)
     return app
 
 
 def _add_routes(app: fastapi.FastAPI, service: Service) -> None:
+    @app.get(_OPEN)
+    async def health() -> dict[str, str]:
+        return {"status": "ok"}
+
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
         entry = {"id": service.name, "object": "model", "created": 0, "owned_by": "dcse_tf"}
         return {"object": "list", "data": [entry]}
 
+    def check_name(form: _Form) -> None:
+        if form.model not in ("", service.name):
+            raise HTTPException(404, f"There is no such model; this is {service.name}.")
+
     @app.post("/v1/embeddings")
     async def embeddings(form: EmbeddingsForm, request: fastapi.Request) -> JSONResponse:
-        service.check_name(form)
-        dim = service.encoder.dim
-        if form.dimensions not in (None, dim):
+        check_name(form)
+        if form.dimensions not in (None, dim := service.encoder.dim):
             raise HTTPException(400, f"dimensions: this model's embeddings have {dim}.")
-        work = service.embed(form.input)
-        rows, tokens, truncated = await _while_connected(request, work)
+        rows, tokens, truncated = await _while_connected(request, service.embed(form.input))
         # Little-endian float32, as OpenAI's clients expect.
         vectors: Sequence[Any] = (
             [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in rows]
@@ -270,16 +236,16 @@ def _add_routes(app: fastapi.FastAPI, service: Service) -> None:
     @app.post("/v1/rerank")
     @app.post("/v2/rerank")
     async def rerank(form: RerankForm, request: fastapi.Request) -> JSONResponse:
-        service.check_name(form)
+        check_name(form)
         if is_blank(form.query):
             raise HTTPException(400, "query: expected at least one turn that is not blank.")
-        relevance = service.relevance(form.query, form.documents)
-        scores, tokens = await _while_connected(request, relevance)
-        order = np.argsort(-scores, kind="stable").tolist()
-        results = [{"index": p, "relevance_score": float(scores[p])} for p in order[: form.top_n]]
-        if form.return_documents:
-            for each in results:
-                each["document"] = {"text": form.documents[int(each["index"])]}
+        work = service.relevance(form.query, form.documents)
+        scores, tokens = await _while_connected(request, work)
+        results = []
+        for place in np.argsort(-scores, kind="stable").tolist()[: form.top_n]:
+            document = {"text": form.documents[place]}
+            told = {"document": document} if form.return_documents else {}
+            results.append({"index": place, "relevance_score": float(scores[place]), **told})
         meta = {"api_version": {"version": "2"}, "tokens": {"input_tokens": tokens}}
         return JSONResponse({"id": str(uuid.uuid4()), "results": results, "meta": meta})
 
@@ -299,53 +265,22 @@ async def _while_connected(request: fastapi.Request, work: Coroutine[Any, Any, T
         await asyncio.gather(task, gone, return_exceptions=True)
 
 
-class _CountRequests:
-    """Middleware that counts and times requests.
-
-    Args:
-        app: the application that answers requests.
-        routes: the paths that have their own counts; others are counted together.
-    """
-
-    def __init__(self, app: ASGIApp, routes: Collection[str]):
-        self._app = app
-        self._routes = routes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return await self._app(scope, receive, send)
-        started, status = time.monotonic(), 500
-
-        async def note(message: Message) -> None:
-            nonlocal status
-            status = message.get("status", status)
-            await send(message)
-
-        route = scope["path"] if scope["path"] in self._routes else "other"
-        try:
-            await self._app(scope, receive, note)
-        finally:
-            _REQUESTS.labels(route, status).inc()
-            _SECONDS.labels(route).observe(time.monotonic() - started)
-
-
 def _answer_error(request: fastapi.Request, error: Exception) -> Response:
-    """The answer to a request that failed: one sentence where OpenAI's and Cohere's clients look
-    for it.
-    """
+    """One sentence where OpenAI's and Cohere's clients look for it."""
     status, message = 500, "The server failed; its log says why."
     headers: Mapping[str, str] | None = None
-    if isinstance(error, QueueFull):
-        status, message = 429, "Too many texts wait; try again in 1 s."
-        headers = {"Retry-After": "1"}
-    elif isinstance(error, RequestValidationError):
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"][1:])) or "the body"
-        status, message = 400, f"{field}: {first['msg'].removeprefix('Value error, ')}."
-    elif isinstance(error, HTTPException):
-        status, message, headers = error.status_code, str(error.detail), error.headers
-    else:
-        logging.error("%s: %r", request.url.path, error)
+    match error:
+        case QueueFull():
+            status, message = 429, "Too many texts wait; try again in 1 s."
+            headers = {"Retry-After": "1"}
+        case RequestValidationError():
+            first = error.errors()[0]
+            field = ".".join(map(str, first["loc"][1:])) or "the body"
+            status, message = 400, f"{field}: {first['msg'].removeprefix('Value error, ')}."
+        case HTTPException():
+            status, message, headers = error.status_code, str(error.detail), error.headers
+        case _:
+            logging.error("%s: %r", request.url.path, error)
     kind = "server_error" if status >= 500 else "invalid_request_error"
     openai = {"message": message, "type": kind, "param": None, "code": None}
     return JSONResponse({"error": openai, "message": message}, status, headers)

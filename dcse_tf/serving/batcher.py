@@ -50,15 +50,13 @@ class Batcher:
         self._arrival = asyncio.Event()
 
     async def submit(self, kind: str, contents: Sequence[Any], tokens: Sequence[int]) -> list[Any]:
-        """Queues items and waits for their results; if cancelled, drops those still waiting.
+        """Queues items of a kind, at least one, and waits for their results, in their order; if
+        cancelled, drops those still waiting.
 
         Args:
-            kind: the kind of the items, for `compute`.
-            contents: what to compute, at least one item.
+            kind: for `compute`.
+            contents: what to compute.
             tokens: estimated number of tokens of each item.
-
-        Returns:
-            The results, in the order of the items.
 
         Raises:
             QueueFull: too many items are waiting already.
@@ -93,18 +91,18 @@ class Batcher:
                 batch = self._take()
                 if not batch:  # all were dropped in the meantime
                     continue
-                contents = [item.content for item in batch]
+                kind, contents = batch[0].kind, [item.content for item in batch]
                 try:
-                    kind = batch[0].kind
                     results = await loop.run_in_executor(thread, self._compute, kind, contents)
                 except Exception as error:
-                    for item in batch:
-                        if not item.result.done():
-                            item.result.set_exception(error)
-                else:
-                    for item, result in zip(batch, results, strict=True):
-                        if not item.result.done():  # its request may have been cancelled
-                            item.result.set_result(result)
+                    results = [error] * len(batch)
+                for item, result in zip(batch, results, strict=True):
+                    if item.result.done():  # its request may have been cancelled
+                        continue
+                    if isinstance(result, Exception):
+                        item.result.set_exception(result)
+                    else:
+                        item.result.set_result(result)
 
     async def _wait_for_batch(self) -> None:
         while not self._waiting:

@@ -1,37 +1,24 @@
-"""The serve job: one process that answers requests, or several and a parent that restarts them."""
+"""The serve job: one process that answers requests over HTTP."""
 
 import dataclasses
-import functools
-import multiprocessing
 import os
 import pathlib
 import signal
 import socket
-import sys
-import tempfile
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
-
-from absl import logging
 
 from dcse_tf.encoder.model_options import ModelOptions
 from dcse_tf.errors import InputError, require
 from dcse_tf.options import option
-from dcse_tf.processors import available_processors
 
 if TYPE_CHECKING:
     import fastapi
 
 KEY_VARIABLE = "DCSE_API_KEY"
-# The folder in which several processes store their counts; prometheus_client reads the variable on
-# import.
-METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 _BACKLOG = 2048  # connections that may wait to be accepted
 # Seconds that a stopping server has to answer accepted requests and to send the answers.
 _LAST_ANSWERS = 120
-# Seconds that a worker has to load its model, and after which one that does not react is replaced.
-_START, _REACTION = 600, 60
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,12 +43,6 @@ class ServeOptions(ModelOptions):
     port: int = option(
         8000, "Port to listen on. 0: any free port.", minimum=1, maximum=65535, or_zero=True
     )
-    workers: int = option(
-        1,
-        "Processes that answer requests, each with its own model and its share of the cores. "
-        "A process that ends is replaced.",
-        minimum=1,
-    )
     max_wait_ms: float = option(
         2.0,
         "Milliseconds that a request waits at most for others to be encoded with, while fewer "
@@ -69,9 +50,7 @@ class ServeOptions(ModelOptions):
         "are collected in any case.",
         minimum=0.0,
     )
-    max_queue: int = option(
-        4096, "Texts that may wait in a process; further ones are refused (429).", minimum=1
-    )
+    max_queue: int = option(4096, "Texts that may wait; further ones are refused (429).", minimum=1)
     max_body_mb: float = option(
         8.0, "Megabytes in a request, at most; a larger request is refused (413).", minimum=0.0
     )
@@ -96,34 +75,25 @@ def serve(options: ServeOptions, announce: Callable[[str], object]) -> None:
         InputError: a model cannot be loaded, the port cannot be listened on, or a package is
             missing.
     """
-    for package in ("fastapi", "uvicorn", "prometheus_client"):
+    for package in ("fastapi", "uvicorn"):
         require(package, "server", "serve")
     import uvicorn
 
-    listener = listen(options)
-    host, port = listener.getsockname()[:2]
-    ready = functools.partial(announce, f"http://{f'[{host}]' if ':' in host else host}:{port}")
-    config = functools.partial(
-        uvicorn.Config,
-        factory=True,
-        workers=options.workers,
-        ws="none",
-        log_level="error",
-        access_log=False,
-        server_header=False,
-        backlog=_BACKLOG,
-        timeout_graceful_shutdown=_LAST_ANSWERS,
-        timeout_worker_healthcheck=_REACTION,
-    )
-    with listener:
-        if options.workers > 1:
-            _run_workers(config(functools.partial(_make_in_worker, options)), listener, ready)
-            return
-        app = make_app(options)
+    with listen(options) as listener:
+        config = uvicorn.Config(
+            make_app(options),
+            ws="none",
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            backlog=_BACKLOG,
+            timeout_graceful_shutdown=_LAST_ANSWERS,
+        )
         # uvicorn stops at the signal and then raises it again, which would end this process by it.
         signal.signal(signal.SIGTERM, lambda *_: None)
-        ready()
-        uvicorn.Server(config(lambda: app)).run([listener])
+        host, port = listener.getsockname()[:2]
+        announce(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+        uvicorn.Server(config).run([listener])
 
 
 def listen(options: ServeOptions) -> socket.socket:
@@ -170,43 +140,3 @@ def make_app(options: ServeOptions) -> "fastapi.FastAPI":
     service.warm_up()
     keys = os.environ.get(KEY_VARIABLE, "").split()
     return create_app(service, keys, int(options.max_body_mb * 1e6))
-
-
-def _make_in_worker(options: ServeOptions) -> "fastapi.FastAPI":
-    """`make_app` in a process that stops with its parent, and says why if it cannot start."""
-    from uvicorn.config import STARTUP_FAILURE
-
-    parent = multiprocessing.parent_process()
-    assert parent
-
-    def follow() -> None:
-        parent.join()
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=follow, daemon=True).start()
-    try:
-        return make_app(options)
-    except Exception as error:  # or it would be started again and again
-        logging.error("%s", error if isinstance(error, InputError) else repr(error))
-        sys.exit(STARTUP_FAILURE)
-
-
-def _run_workers(config, listener: socket.socket, ready: Callable[[], object]) -> None:
-    """Runs processes that share a socket; returns after a stop signal, when all have ended."""
-    from uvicorn.config import STARTUP_FAILURE
-    from uvicorn.supervisors import Multiprocess
-
-    class Workers(Multiprocess):
-        def init_processes(self) -> None:
-            super().init_processes()
-            if all(process.wait_until_ready(_START) for process in self.processes):
-                ready()
-
-    threads = max(1, available_processors() // config.workers)
-    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", str(threads))
-    with tempfile.TemporaryDirectory(prefix="dcse-metrics-") as folder:
-        os.environ[METRICS_VARIABLE] = folder
-        workers = Workers(config, [listener])
-        workers.run()
-    if any(process.exitcode == STARTUP_FAILURE for process in workers.processes):
-        raise InputError("a worker could not start; its message stands above")
