@@ -11,16 +11,16 @@ import functools
 import inspect
 import logging
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dcse_tf import progress
+from dcse_tf.arguments import find_files, read_flags
 from dcse_tf.baselines.registry import FitBaselineOptions
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.errors import name_missing_tensorflow
 from dcse_tf.evaluation.evaluate_options import EvaluateOptions
 from dcse_tf.exporting.export_options import ExportOptions
-from dcse_tf.keywords import make_options, make_signature
 from dcse_tf.options import Options
 from dcse_tf.search.search_options import EmbedOptions
 from dcse_tf.stores import stage
@@ -45,6 +45,52 @@ def _show_log() -> Iterator[None]:
         yield
 
 
+def make_options(
+    kind: type[T], job: str, preset: str | Sequence[str], given: Mapping[str, Any]
+) -> T:
+    """Builds a job's options from presets and keywords, which win; see `_job`."""
+    flags = [f"--preset={name}" for name in ([preset] if isinstance(preset, str) else preset)]
+    keywords = {name: value for name, value in given.items() if value is not None}
+    chooser = kind.choice()[0]
+    flags += [f"--{chooser}={keywords[chooser]}"] if chooser in keywords else []
+    return kind.from_dict(read_flags(kind, job, flags)[1] | keywords)
+
+
+def _make_signature(kind: type[Options], returns: Any) -> inspect.Signature:
+    """The keywords of a job's function: its options, with their types and defaults.
+
+    Where a class stands for several, these are the options of all; a default that differs among
+    them is None, and further keywords are those of plug-ins.
+    """
+    _, entries = kind.choice()
+    kinds = [entry.options for entry in entries.values()] or [kind]
+    types = {name: type_ for each in (kind, *kinds) for name, type_ in each.types().items()}
+    keyword, path = inspect.Parameter.KEYWORD_ONLY, "str | os.PathLike[str]"
+    presets = "str | Sequence[str]"
+    parameters = [inspect.Parameter("preset", keyword, default=(), annotation=presets)]
+    for name, type_ in types.items():
+        own = [each.fields()[name] for each in kinds if name in each.fields()]
+        field = own[0] if own else kind.fields()[name]
+        rules, default, annotation = field.metadata, field.default, type_.__name__
+        if type_ is tuple:
+            annotation = f"{path} | Iterable[{path} | float]"
+        elif rules["choices"] and not isinstance(rules["choices"], Mapping):
+            annotation = f"Literal[{', '.join(map(repr, rules['choices']))}]"
+        elif type_ is str and rules["path"]:
+            annotation = path
+        elif rules["words"]:
+            annotation += f" | Literal[{', '.join(map(repr, rules['words']))}]"
+        if len(own) == len(kinds) and all(each.metadata["required"] for each in own):
+            default = inspect.Parameter.empty
+        elif default is None or any(each.default != default for each in own):
+            default, annotation = None, f"{annotation} | None"
+        parameters.append(inspect.Parameter(name, keyword, default=default, annotation=annotation))
+    if entries:
+        further = inspect.Parameter.VAR_KEYWORD
+        parameters.append(inspect.Parameter("further", further, annotation="Any"))
+    return inspect.Signature(parameters, return_annotation=returns)
+
+
 def _job(kind: type[T]) -> Callable[[Callable[[T], Any]], Callable[..., Any]]:
     """Makes a function of keyword arguments from one of a job's options.
 
@@ -59,11 +105,12 @@ def _job(kind: type[T]) -> Callable[[Callable[[T], Any]], Callable[..., Any]]:
         def call(*, preset: str | Sequence[str] = (), **given: Any) -> Any:
             job = function.__name__
             options: Any = make_options(kind, job, preset, given)
+            find_files(options)
             with _show_log(), stage(options) as staged, name_missing_tensorflow(job):
                 return function(staged)
 
         returns = inspect.signature(function).return_annotation
-        call.__signature__ = make_signature(kind, returns)  # type: ignore[attr-defined]
+        call.__signature__ = _make_signature(kind, returns)  # type: ignore[attr-defined]
         return call
 
     return decorate

@@ -7,11 +7,8 @@ import dataclasses
 import os
 import pathlib
 import re
-import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
-
-from absl import flags
 
 from dcse_tf.input_files import resolve_inputs
 from dcse_tf.options import OptionError, Options, show
@@ -19,27 +16,9 @@ from dcse_tf.stores import is_url
 
 T = TypeVar("T", bound=Options)
 
-_DEFINE: dict[type, Callable[..., Any]] = {
-    bool: flags.DEFINE_bool,
-    int: flags.DEFINE_integer,
-    float: flags.DEFINE_float,
-    str: flags.DEFINE_string,
-    tuple: flags.DEFINE_list,
-}
 # The comment line "# Command: dcse train --preset=mlm ..." of a flag file; JOB stands for any job.
 _COMMAND = re.compile(r"^# Command: dcse (\w+)", re.MULTILINE)
-
-
-class _NumberOrWord(flags.ArgumentParser):
-    """Parses a number, or a word that stands for one."""
-
-    def __init__(self, kind: type, words: Mapping[str, float]):
-        super().__init__()
-        self._number: Any = flags.IntegerParser() if kind is int else flags.FloatParser()
-        self._words = words
-
-    def parse(self, argument: Any) -> Any:
-        return self._words[argument] if argument in self._words else self._number.parse(argument)
+_FLAG = re.compile(r"--?(\w+)(?:=(.*))?", re.DOTALL)
 
 
 def parse_flags(options: type[T], job: str, arguments: Sequence[str]) -> T:
@@ -63,123 +42,75 @@ def read_flags(
 ) -> tuple[type[Options], dict[str, Any]]:
     """The class of options that the flags choose, and the values given; the last one counts.
 
-    Args, Raises: see `parse_flags`.
-    """
-    chosen, given = choose_options(options, job, arguments)
-    holder = define_flags(options, chosen)
-    try:
-        _, *others = holder([job, *given])
-    except flags.Error as error:
-        raise OptionError(f"{error}; see --help") from error
-    if others:
-        raise OptionError(
-            f"{others[0]!r} is not a flag: expected --flag=VALUE, files with commas between them"
-        )
-    names = {field.name for kind in (options, chosen) for field in dataclasses.fields(kind)}
-    return chosen, {name: holder[name].value for name in names if holder[name].present}
-
-
-def define_flags(*options: type[Options]) -> flags.FlagValues:
-    """Defines a flag for each option of these classes; the options themselves check bounds."""
-    holder = flags.FlagValues()
-    for kind in options:
-        types = typing.get_type_hints(kind)
-        for name, field in kind.fields().items():
-            rules, type_ = field.metadata, plain_type(types[name])
-            where: dict[str, Any] = {"flag_values": holder, "help": "", "allow_override": True}
-            if rules["choices"]:
-                flags.DEFINE_enum(name, None, list(rules["choices"]), **where)
-            elif rules["words"]:
-                where["serializer"] = flags.ArgumentSerializer()
-                flags.DEFINE(_NumberOrWord(type_, rules["words"]), name, None, **where)
-            else:
-                _DEFINE[type_](name, None, **where)
-    return holder
-
-
-def choose_options(
-    options: type[Options], job: str, arguments: Sequence[str]
-) -> tuple[type[Options], list[str]]:
-    """The class of options that a command line chooses, and its flags, see `expand_arguments`.
+    The flags of a preset come before all others, so that every other flag overrides them, wherever
+    it stands. Those of a flag file take its place.
 
     Args, Raises: see `parse_flags`.
     """
     chooser = options.choice()[0]
     if chooser and arguments and not arguments[0].startswith("-"):
         arguments = [f"--{chooser}={arguments[0]}", *arguments[1:]]
-    given, chosen = expand_arguments(arguments, job), None
-    for argument, following in zip(given, [*given, ""][1:], strict=True):
-        flag, has_value, value = argument.partition("=")
-        if chooser and flag in (f"--{chooser}", f"-{chooser}"):
-            chosen = value if has_value else following
-    return options.choose(chosen), given
-
-
-def plain_type(hint: Any) -> type:
-    """The type under `X | None` and `tuple[X, ...]`."""
-    arguments = [a for a in typing.get_args(hint) if a is not type(None)]
-    if typing.get_origin(hint) is tuple:
-        return tuple
-    return arguments[0] if arguments else hint
-
-
-def expand_arguments(arguments: Iterable[str], job: str) -> list[str]:
-    """Replaces flag files and presets in the arguments by the flags they contain.
-
-    The flags of a flag file take its place, so that later flags override them. The flags of a
-    preset come before all others, so that every other flag overrides them, wherever it stands.
-
-    Raises:
-        OptionError: a file cannot be read, or a preset does not exist.
-    """
-    names: list[str] = []
-    others: list[str] = []
-    rest = iter(_expand_flag_files(arguments))
-    for argument in rest:
-        flag, given, value = argument.partition("=")
-        if flag in ("--preset", "-preset"):
-            names += (value if given else next(rest, "")).split(",")
-        else:
-            others.append(argument)
-    known = {preset.name: preset.path for preset in list_presets(job)} if names else {}
-    for name in names:
+    given = list(_split(arguments))
+    presets = [name for flag, value in given if flag == "preset" for name in str(value).split(",")]
+    known = {preset.name: preset.path for preset in list_presets(job)} if presets else {}
+    for name in presets:
         if name not in known:
-            raise OptionError(
-                f"`preset`={show(name)}: expected one of {', '.join(known)} for the job {job}"
-            )
-    return [*_expand_flag_files(f"--flagfile={known[name]}" for name in names), *others]
+            expected = f"expected one of {', '.join(known)} for the job {job}"
+            raise OptionError(f"`preset`={show(name)}: {expected}")
+    of_presets = _split(f"--flagfile={known[name]}" for name in presets)
+    given = [*of_presets, *(pair for pair in given if pair[0] != "preset")]
+    # What a file for several jobs may hold although a job does not know it.
+    ignored = {name for flag, value in given if flag == "undefok" for name in str(value).split(",")}
+
+    chosen = options.choose(dict(given).get(chooser))
+    types = options.types() | chosen.types()
+    values: dict[str, Any] = {}
+    for flag, value in given:
+        name = flag.removeprefix("no") if value is True and flag not in types else flag
+        if name not in types and flag in {*ignored, "undefok"}:
+            continue
+        if name not in types:
+            raise OptionError(f"unknown flag --{show(flag)}; see --help")
+        if types[name] is tuple and value is not True:
+            value = [each.strip() for each in value.split(",")] if value else []
+        values[name] = value if name == flag else False
+    return chosen, values
 
 
-def _expand_flag_files(arguments: Iterable[str], within: tuple[str, ...] = ()) -> list[str]:
-    """Replaces every --flagfile among flags by the flags in the file, recursively.
+def _split(arguments: Iterable[str], within: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Yields the name and the value of each flag, also of those in flag files, recursively.
 
-    absl could do this, but resolves names in a flag file relative to the working folder, so that
-    nested flag files would work from one folder only. Here they are relative to the flag file.
+    The value is a text, or True for a flag alone. Names in a flag file are relative to it.
 
     Args:
-        arguments: the flags, one per entry.
+        arguments: --name=value, or a name and a value by themselves.
         within: the nested flag files that the flags come from, outermost first.
     """
-    found: list[str] = []
-    rest = iter(arguments)
-    for argument in rest:
-        flag, given, name = argument.partition("=")
-        if flag not in ("--flagfile", "-flagfile"):
-            found.append(argument)
+    rest = list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        if not (found := _FLAG.fullmatch(argument)):
+            raise OptionError(
+                f"{show(argument)!r} is not a flag: expected --flag=value, files with commas "
+                "between them"
+            )
+        name, value = found.groups()
+        if value is None:
+            value = rest.pop(0) if rest and not re.match("--?[a-z]", rest[0]) else True
+        if name != "flagfile":
+            yield name, value
             continue
-        name = os.path.expanduser((name if given else next(rest, "")).strip())
-        path = os.path.join(os.path.dirname(within[-1]), name) if within else name
+        file = "" if value is True else os.path.expanduser(str(value).strip())
+        path = os.path.join(os.path.dirname(within[-1]), file) if within else file
         try:
             itself = any(os.path.samefile(path, other) for other in within)
-            with open(path, encoding="utf-8-sig") as file:
-                lines = [line.strip() for line in file]
+            lines = pathlib.Path(path).read_text(encoding="utf-8-sig").split("\n")
         except (OSError, ValueError) as error:  # ValueError: not a file name, or not UTF-8
-            raise OptionError(f"--flagfile={path} cannot be read: {error}") from error
+            raise OptionError(f"--flagfile={show(path)} cannot be read: {error}") from error
         if itself:
             raise OptionError(f"--flagfile={path}: the file names itself, in {within[-1]}")
-        flags_of_it = [line for line in lines if line and not line.startswith(("#", "//"))]
-        found += _expand_flag_files(flags_of_it, (*within, path))
-    return found
+        flags = [line.strip() for line in lines if not re.match(r"\s*(#|//|$)", line)]
+        yield from _split(flags, (*within, path))
 
 
 def find_files(options: Options) -> None:

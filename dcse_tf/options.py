@@ -5,10 +5,14 @@ library's function, a key of the JSON and a check at once, and says itself what 
 names on disk, whether it may change when a run is resumed, where `--help` shows it.
 """
 
+import contextlib
 import dataclasses
+import functools
+import numbers
 import os
 import pathlib
-from collections.abc import Collection, Iterator, Mapping
+import typing
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Literal, NoReturn, Protocol, Self
 
 from dcse_tf.files import atomic_file, write_json
@@ -21,6 +25,15 @@ _LARGEST_FLOAT = 3e38
 _LONGEST_SHOWN = 100
 # Folders that a job reads when it is given their run directory or prepared corpus.
 _PARTS = ("encoder", "checkpoints", "vocabulary")
+_EXPECTED = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    tuple: "texts",
+}
+_NUMBERS = {int: (str, numbers.Integral), float: (str, numbers.Real)}  # what they are made from
+_TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
 class OptionError(ValueError):
@@ -129,6 +142,17 @@ class Options:
         return {field.name: field for field in dataclasses.fields(cls)}
 
     @classmethod
+    @functools.cache
+    def types(cls) -> dict[str, Any]:
+        """Name -> the type of each option: bool, int, float, str, or tuple, which is of texts."""
+        hints, types = typing.get_type_hints(cls), {}
+        for name in cls.fields():
+            within = [each for each in typing.get_args(hints[name]) if each is not type(None)]
+            is_tuple = typing.get_origin(hints[name]) is tuple
+            types[name] = tuple if is_tuple else within[0] if within else hints[name]
+        return types
+
+    @classmethod
     def choice(cls) -> tuple[str, Mapping[str, Variant]]:
         """`variants` of this class itself, which do not apply to its subclasses; or ("", {})."""
         load_plugins()
@@ -189,6 +213,10 @@ class Options:
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Builds a configuration; of a class that stands for several, the one that is chosen.
 
+        Args:
+            values: option name -> the text of a flag, a value of Python or NumPy, or one of JSON.
+                An option for several files, names or numbers takes one or an iterable.
+
         Raises:
             OptionError: an option is unknown or has an invalid value.
         """
@@ -197,8 +225,32 @@ class Options:
             known = chosen.fields()
             return chosen.from_dict({k: v for k, v in values.items() if k in known or k != chooser})
         _refuse_unknown(cls, values)
-        # JSON has only lists; options are tuples, so that a configuration is immutable.
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+        return cls(**{name: cls.convert(name, value) for name, value in values.items()})
+
+    @classmethod
+    def convert(cls, name: str, value: Any) -> Any:
+        """Converts one value to the type of its option; Args, Raises: see `from_dict`."""
+        rules, expected, found = cls.fields()[name].metadata, cls.types()[name], value
+        if isinstance(value, os.PathLike):
+            value = os.fspath(value)
+        if value is None or (isinstance(value, str) and value in rules["words"]):
+            return rules["words"].get(value)
+        if expected is tuple:
+            # Numbers are texts here, as the command line has them: a list of shares is of texts.
+            allowed = (str, os.PathLike) if rules["path"] else (str, os.PathLike, numbers.Real)
+            several = isinstance(value, Iterable) and not isinstance(value, str)
+            value = list(value) if several else [value]
+            if all(isinstance(entry, allowed) for entry in value):
+                return tuple(map(str, value))
+        elif isinstance(value, str) and expected is bool:
+            value = _TRUTHS.get(value.lower())
+        # NumPy's numbers are accepted. A bool is an int in Python, but not a valid number here.
+        elif isinstance(value, _NUMBERS.get(expected, ())) and not isinstance(value, bool):
+            with contextlib.suppress(ValueError):
+                return expected(value)
+        if type(value) is not expected:
+            raise OptionError(f"`{name}`={show(repr(found))}: expected {_EXPECTED[expected]}")
+        return value
 
     def write_json(self, path: pathlib.Path) -> None:
         """Writes the configuration, atomically."""

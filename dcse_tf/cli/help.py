@@ -5,7 +5,7 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from dcse_tf.arguments import choose_options, list_presets
+from dcse_tf.arguments import list_presets, read_flags
 from dcse_tf.options import Options, show
 
 HELP = {"--help", "-h", "-help", "help"}
@@ -67,7 +67,7 @@ def describe_job(job: str, summary: str, kind: type[Options], arguments: Sequenc
         lines = (f"  {name:20}{entry.help}" for name, entry in entries.items())
         parts.append("\n".join([f"Each {chooser.upper()} has its own flags:", *lines]))
         arguments = arguments or [next(iter(entries))]
-    chosen, _ = choose_options(kind, job, arguments)
+    chosen, _ = read_flags(kind, job, arguments)
 
     groups: dict[str, list[str]] = {group: [] for group in _HEADINGS}
     for field in dataclasses.fields(chosen):
