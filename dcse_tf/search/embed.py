@@ -10,7 +10,6 @@ import datetime
 import itertools
 import os
 import pathlib
-import shutil
 from typing import IO
 
 import numpy as np
@@ -32,14 +31,9 @@ from dcse_tf.search.search_options import EmbedOptions
 
 # Settings that the bits of the embeddings depend on.
 _DECISIVE = (
-    "pooling",
-    "max_sequence_length",
-    "batch_tokens",
-    "compute_dtype",
-    "truncate_dim",
+    *("pooling", "max_sequence_length", "batch_tokens", "compute_dtype", "truncate_dim"),
     "block_size",
 )
-_DONE_FILE = "done.json"
 
 
 def embed(config: EmbedOptions) -> tuple[int, int]:
@@ -70,7 +64,6 @@ def embed(config: EmbedOptions) -> tuple[int, int]:
         lines = sum(1 for _ in iterate_bare_lines(source))
         if not lines:
             raise InputError(f"`input`={source}: no lines")
-
         with resumable(output, made_from, config.overwrite) as work:
             rows = _write_rows(config, encoder, lines, work)
             if _describe_input(source) != described:
@@ -93,28 +86,18 @@ def _describe_input(path: pathlib.Path) -> str:
 def _write_rows(
     config: EmbedOptions, encoder: SentenceEncoder, lines: int, work: pathlib.Path
 ) -> pathlib.Path:
-    """Embeds the lines whose rows are not in the job's folder yet, block by block.
-
-    Returns:
-        The complete .npy file, float32 `[lines, dim]`.
+    """Embeds the lines whose rows are not in the job's folder yet, block by block; returns the
+    complete .npy file, float32 `[lines, dim]`.
     """
-    path, record = partial_path(work / "rows.npy"), work / _DONE_FILE
+    path, record = partial_path(work / "rows.npy"), work / "done.json"
     resumed = record.exists()
     done = dict(MadeFrom.read(record).values) if resumed else {"rows": 0, "truncated": 0}
-    row_bytes = 4 * encoder.dim
-    needed, free = row_bytes * (lines - done["rows"]), shutil.disk_usage(work).free
-    if needed > free:
-        raise InputError(
-            f"`output`={config.output}: {lines} rows of {encoder.dim} float32 need {needed} bytes "
-            f"more; only {free} are free there"
-        )
-
     with (
         path.open("r+b" if resumed else "wb") as file,
         Progress("lines", lines, done["rows"]) as progress,
     ):
         write_header(file, (lines, encoder.dim))
-        end = file.tell() + row_bytes * done["rows"]
+        end = file.tell() + 4 * encoder.dim * done["rows"]
         if resumed and path.stat().st_size < end:
             raise InputError(f"{path}: is cut short; `overwrite` starts anew")
         if resumed:
@@ -138,9 +121,6 @@ def _write_rows(
             done["rows"] += len(block)
             done["truncated"] += int(truncated.sum())
             MadeFrom(done).write(record)
-
-    if done["rows"] != lines:
-        raise InputError(f"`input`={config.input}: changed while it was being embedded")
     encoder.warn_of_truncated(done["truncated"], "lines")
     return path
 

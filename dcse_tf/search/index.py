@@ -4,16 +4,13 @@ The folder of an index holds:
 
     made_from.json    what it was made from: model, corpus, settings
     texts.txt         the distinct texts, one a line
-    texts.npy         int64 [texts, 3]: where each ends in texts.txt, its first line, its count
+    texts.npy         int64 [texts, 2]: of each its first line in the corpus, from 1, and its count
     embeddings.npy    float32 [texts, dim], rows of length 1
     faiss.index       only for approximate search
 """
 
-import array
 import dataclasses
-import hashlib
 import math
-import mmap
 import pathlib
 from typing import Any
 
@@ -26,12 +23,11 @@ from dcse_tf.errors import InputError, OutputError, require
 from dcse_tf.evaluation.metrics import TIE_TOLERANCE, quantize
 from dcse_tf.files import MADE_FROM_FILE, MadeFrom
 from dcse_tf.input_files import UNREADABLE_ARRAY, iterate_bare_lines
-from dcse_tf.progress import Progress
 
 TEXTS_FILE, TABLE_FILE = "texts.txt", "texts.npy"
 EMBEDDINGS_FILE, FAISS_FILE = "embeddings.npy", "faiss.index"
 INDEX_TYPE = "`index_type`"  # in made_from.json
-FORMAT = {"format": 3}
+FORMAT = {"format": 4}
 
 # Larger than float32's error in a cosine. Rows whose cosine is at most this far below the last of
 # the best are compared again in float64, so that none of the nearest is lost.
@@ -46,83 +42,24 @@ _MOST_LISTS = 4096
 _ADDED_ROWS = 65_536  # at a time
 
 
-# The texts
-
-
-def write_corpus_texts(source: pathlib.Path, folder: pathlib.Path) -> None:
-    """Writes the distinct texts of a file in the order of its lines, without blank lines.
-
-    Memory: about 200 bytes per distinct text, however long it is.
-
-    Args:
-        source: text file with one text a line; see `iterate_bare_lines`.
-        folder: an existing folder to write to.
+def write_corpus_texts(source: pathlib.Path, folder: pathlib.Path) -> list[str]:
+    """Writes the distinct texts of a file of one text a line, in the order of its lines and without
+    blank ones, with a table of their lines; returns the texts.
 
     Raises:
         InputError: the file cannot be read or has no text.
     """
-    row: dict[bytes, int] = {}
-    table = array.array("q")  # three numbers for each text
-    end = number = 0
-    with (folder / TEXTS_FILE).open("wb") as file, Progress("lines read") as progress:
-        for number, text in enumerate(iterate_bare_lines(source), start=1):
-            if number % 100_000 == 0:
-                progress.update(number)
-            if is_blank(text):
-                continue
-            content = text.encode()
-            # 128 bits: the probability of a collision among 10^12 texts is below 10^-14.
-            place = row.setdefault(hashlib.blake2b(content, digest_size=16).digest(), len(row))
-            if 3 * place < len(table):
-                table[3 * place + 2] += 1
-            else:
-                end += file.write(content + b"\n")
-                table.extend((end, number, 1))
-    if not row:
+    found: dict[str, list[int]] = {}
+    number = 0
+    for number, text in enumerate(iterate_bare_lines(source), start=1):
+        if not is_blank(text):
+            found.setdefault(text, [number, 0])[1] += 1
+    if not found:
         raise InputError(f"{source}: no text in {number} lines")
-    np.save(folder / TABLE_FILE, np.frombuffer(table, np.int64).reshape(-1, 3))
-    logging.info("%d lines, %d distinct texts", number, len(row))
-
-
-class CorpusTexts:
-    """The texts that `write_corpus_texts` wrote; they stay on disk.
-
-    Attributes:
-        lines: first line of the corpus with each text, counted from 1; int64 `[texts]`.
-        counts: number of lines with each text; int64 `[texts]`.
-    """
-
-    def __init__(self, folder: pathlib.Path):
-        """Raises InputError if a file is missing or damaged, or does not match the other."""
-        path = folder / TEXTS_FILE
-        table = read_array(folder / TABLE_FILE)
-        try:
-            with path.open("rb") as file:
-                self._content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:
-            raise InputError(f"{path}: the index is incomplete or damaged: {error}") from error
-        fits = table.dtype == np.int64 and table.ndim == 2 and table.shape[1] == 3 and len(table)
-        if not fits or int(table[-1, 0]) != len(self._content):
-            raise InputError(f"{path}: does not fit the other files of the index")
-        self._ends, self.lines, self.counts = table.T
-
-    def __len__(self) -> int:
-        return len(self.lines)
-
-    def __getitem__(self, row: int) -> str:
-        start = self._ends[row - 1] if row else 0
-        return self._content[start : self._ends[row] - 1].decode(errors="replace")
-
-
-def read_array(path: pathlib.Path) -> np.ndarray:
-    """An array of an index, left on disk; raises InputError if it cannot be read."""
-    try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-    except UNREADABLE_ARRAY as error:
-        raise InputError(f"{path}: the index is incomplete or damaged: {error}") from error
-
-
-# The nearest rows
+    (folder / TEXTS_FILE).write_bytes("".join(f"{text}\n" for text in found).encode())
+    np.save(folder / TABLE_FILE, np.array(list(found.values()), np.int64))
+    logging.info("%d lines, %d distinct texts", number, len(found))
+    return list(found)
 
 
 # The rows nearest to a query, int64 `[found]`, best first, of equal ones the first rows first; and
@@ -171,9 +108,6 @@ def find_nearest(
                 found = np.concatenate([rows, near])
                 best[place] = rank_rows(matrix, found, queries[place], top)
     return best
-
-
-# The index
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,14 +165,13 @@ def build_faiss(matrix: np.ndarray, path: pathlib.Path) -> None:
 
 
 class SearchIndex:
-    """An open index; its texts and embeddings stay on disk, a FAISS index is read into memory.
+    """An open index: its embeddings stay on disk, its texts and a FAISS index are in memory.
 
     Args:
         path: the folder.
         nprobe: lists that an approximate search reads.
 
     Attributes:
-        path: the folder.
         made_from: what it was made from.
 
     Raises:
@@ -246,18 +179,22 @@ class SearchIndex:
     """
 
     def __init__(self, path: pathlib.Path, nprobe: int = 32):
-        self.path = path
         self.made_from = MadeFrom.read(path / MADE_FROM_FILE)
         version, expected = self.made_from.values.get("format"), FORMAT["format"]
         if version != expected:
             raise InputError(
                 f"{path}: an index of format {version!r}, expected {expected}; build it anew"
             )
-        self._texts = CorpusTexts(path)
-        self._matrix = read_array(path / EMBEDDINGS_FILE)
-        if self._matrix.ndim != 2 or len(self._matrix) != len(self._texts):
-            found = f"{self._matrix.shape} for {len(self._texts)} texts"
-            raise InputError(f"{path / EMBEDDINGS_FILE}: {found}")
+        self._table, self._matrix = (
+            _read_array(path / name) for name in (TABLE_FILE, EMBEDDINGS_FILE)
+        )
+        try:
+            self._texts = (path / TEXTS_FILE).read_bytes().decode().split("\n")[:-1]
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path / TEXTS_FILE}: the index is incomplete: {error}") from error
+        for name, found in ((TEXTS_FILE, self._texts), (EMBEDDINGS_FILE, self._matrix)):
+            if len(found) != len(self._table):
+                raise InputError(f"{path / name}: does not fit the other files of the index")
         self._faiss: Any = None
         if self.made_from.values.get(INDEX_TYPE) == "ivf":
             file = path / FAISS_FILE
@@ -288,12 +225,12 @@ class SearchIndex:
         """
         rows = np.unique(np.linspace(0, len(self._matrix) - 1, sample).astype(np.int64))
         queries = np.asarray(self._matrix[rows])
-        exact = find_nearest(self._matrix, queries, top + 1)
-        shares = []
-        for row, (expected, _), (near, _) in zip(rows, exact, self.find(queries, top + 1)):
-            others = expected[expected != row][:top]
-            if len(others):
-                shares.append(np.isin(others, near).mean())
+        exact, found = find_nearest(self._matrix, queries, top + 1), self.find(queries, top + 1)
+        shares = [
+            np.isin(expected[expected != row][:top], near).mean()
+            for row, (expected, _), (near, _) in zip(rows, exact, found, strict=True)
+            if len(expected) > 1
+        ]
         return float(np.mean(shares)) if shares else 1.0
 
     def search(self, embeddings: np.ndarray, top: int) -> list[list[Hit]]:
@@ -313,9 +250,8 @@ class SearchIndex:
         hits: list[list[Hit]] = [[] for _ in queries]
         asked, short = top, list(range(len(queries)))
         while short:
-            found = zip(short, self.find(queries[short], asked), strict=True)
-            short = []
-            for place, nearest in found:
+            found, places, short = self.find(queries[short], asked), short, []
+            for place, nearest in zip(places, found, strict=True):
                 hits[place] = self._list_hits(nearest)[:top]
                 # Other spellings may have taken the places of other texts: ask for more.
                 if len(hits[place]) < top and len(nearest[0]) == asked:
@@ -328,9 +264,16 @@ class SearchIndex:
         spellings: dict[str, float] = {}
         for row, cosine in zip(*(each.tolist() for each in nearest), strict=True):
             text = self._texts[row]
-            folded = text.casefold()
-            if spellings.get(folded, math.inf) - cosine > _ALIKE:
-                spellings[folded] = cosine
-                line, count = int(self._texts.lines[row]), int(self._texts.counts[row])
+            if spellings.get(text.casefold(), math.inf) - cosine > _ALIKE:
+                spellings[text.casefold()] = cosine
+                line, count = self._table[row].tolist()
                 hits.append(Hit(len(hits) + 1, cosine, line, count, text))
         return hits
+
+
+def _read_array(path: pathlib.Path) -> np.ndarray:
+    """An array of an index, left on disk."""
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except UNREADABLE_ARRAY as error:
+        raise InputError(f"{path}: the index is incomplete or damaged: {error}") from error

@@ -14,7 +14,6 @@ from absl import logging
 
 from dcse_tf.bert.blanks import is_blank
 from dcse_tf.bert.vocabulary import END_OF_TURN
-from dcse_tf.encoder.model_options import ModelOptions
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError
@@ -23,15 +22,12 @@ from dcse_tf.progress import Progress
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.search import index as layout
 from dcse_tf.search.embed import write_header
-from dcse_tf.search.index import CorpusTexts, Hit, SearchIndex
+from dcse_tf.search.index import Hit, SearchIndex
 from dcse_tf.search.search_options import SearchOptions
 
 _QUERIES_AT_A_TIME = 256
 _TEXTS_AT_A_TIME = 65_536
-_CORPUS = "contents of `corpus`"
-# Rows of given embeddings that are compared with the encoder's own, and the lowest cosine accepted
-# between the two: rows computed in bfloat16 or int8 are at least this close to float32.
-_COMPARED, _NEAR = 32, 0.98
+_SETTINGS = ("pooling", "max_sequence_length", "truncate_dim")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,30 +46,30 @@ class Searcher:
         With a re-ranker its hits are those of the nearest texts that the re-ranker scores highest,
         or whose scores plus weighted cosines are highest.
         """
-        top, responses = self.config.top, self.config.find == "responses"
+        config, responses = self.config, self.config.find == "responses"
         if not (responses or self.reranker):
-            return self.index.search(self.encoder.encode(queries, show_progress=False), top)
+            rows = self.encoder.encode(queries, show_progress=False)
+            return self.index.search(rows, config.top)
 
         # The mean of a dialogue's turns, which with heads is mapped by that of the context.
         contexts = [split_turns(query) for query in queries]
-        turns = [text for context in contexts for text in context]
-        rows = self.encoder.encode(turns, show_progress=False)
+        rows = self.encoder.encode([*itertools.chain(*contexts)], show_progress=False)
         ends = np.cumsum([len(context) for context in contexts])[:-1]
         means = np.stack([part.mean(axis=0) for part in np.split(rows, ends)])
         if responses:
             means = self.encoder.project(means, "context")
         if self.reranker is None:
-            return self.index.search(means, top)
+            return self.index.search(means, config.top)
 
-        found = self.index.search(means, self.config.rerank_top)
+        found = self.index.search(means, config.rerank_top)
         texts = [[hit.text for hit in hits] for hits in found]
         answers = []
         scores = self.reranker.score(contexts, texts, show_progress=len(queries) > 1)
         for hits, row in zip(found, scores, strict=True):
-            sums = row + self.config.cosine_weight * np.array([hit.cosine for hit in hits])
+            sums = row + config.cosine_weight * np.array([hit.cosine for hit in hits])
             order = np.argsort(-sums, kind="stable")[
-                :top
-            ].tolist()  # of equal ones, the nearer first
+                : config.top
+            ]  # of equal ones, the nearer first
             answers.append(
                 [
                     dataclasses.replace(hits[place], rank=rank, score=float(row[place]))
@@ -100,7 +96,6 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
     """Opens the index that the settings name; one that does not exist is built first.
 
     Raises:
-        OptionError: `embeddings` are not those of the corpus.
         InputError: a model, the corpus or the index cannot be used, or the index was made from
             another model or corpus.
         LockedError: another process is building the index.
@@ -118,16 +113,12 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
         if build and not config.corpus:
             raise InputError(f"`index`={folder}: no such index; give `corpus` to build it from")
 
-        encoder = indexed = SentenceEncoder.from_options(config)
-        if config.find == "responses":
-            if not encoder.heads:
-                raise InputError(
-                    f"`find`=responses: {config.model} has no projection heads; expected the run "
-                    "of a training with `projection_dim`"
-                )
-            model = {f.name: getattr(config, f.name) for f in dataclasses.fields(ModelOptions)}
-            options = ModelOptions(**{**model, "projection": "response"})
-            indexed = SentenceEncoder.from_options(options)
+        encoder = SentenceEncoder.from_options(config)
+        if config.find == "responses" and not encoder.heads:
+            raise InputError(
+                f"`find`=responses: {config.model} has no projection heads; expected the run of a "
+                "training with `projection_dim`"
+            )
         reranker = None  # loaded before the index is built, which takes long
         if config.reranker:
             reranker = Reranker.load(
@@ -136,34 +127,29 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
                 compute_dtype=config.compute_dtype,
                 option="reranker",
             )
-        now = _describe(config, indexed)
+        # The fingerprint covers the settings, which are listed so that messages can name what
+        # differs.
+        now: dict[str, Any] = {
+            layout.INDEX_TYPE: config.index_type,
+            "`find`": config.find,
+            "contents of `model`": encoder.fingerprint(),
+            **{f"`{name}`": encoder.settings.get(name) for name in _SETTINGS},
+        }
+        if config.corpus:
+            now["contents of `corpus`"] = hash_file(pathlib.Path(config.corpus))
         if build:
-            build_index(config, folder, indexed, now)
+            build_index(config, folder, encoder, now)
         index = SearchIndex(folder, config.nprobe)
         compared = {name: index.made_from.values.get(name) for name in now}
         if not config.is_given("index_type"):
             now[layout.INDEX_TYPE] = compared[layout.INDEX_TYPE]
         MadeFrom(compared).require(
             MadeFrom(now),
-            f"`index`={index.path}: was built with other settings or inputs",
+            f"`index`={folder}: was built with other settings or inputs",
             "give the same, another `index`, or `overwrite` to build it anew",
         )
         stack.enter_context(encoder.gather_truncated())
         yield Searcher(config, index, encoder, reranker)
-
-
-def _describe(config: SearchOptions, encoder: SentenceEncoder) -> dict[str, Any]:
-    """What an index is made from. The fingerprint covers the settings, which are listed so that
-    messages can name what differs.
-    """
-    names = ("pooling", "max_sequence_length", "truncate_dim")
-    corpus = {_CORPUS: hash_file(pathlib.Path(config.corpus))} if config.corpus else {}
-    return {
-        layout.INDEX_TYPE: config.index_type,
-        "contents of `model`": encoder.fingerprint(),
-        **{f"`{name}`": encoder.settings.get(name) for name in names},
-        **corpus,
-    }
 
 
 def build_index(
@@ -171,59 +157,31 @@ def build_index(
 ) -> None:
     """Builds the index of `corpus`; logs how long it took, and an approximate one's recall.
 
-    Args:
-        config: the settings.
-        folder: the folder to write.
-        encoder: embeds the texts.
-        sources: what identifies the model and the corpus, for the index's record.
+    `sources` identify the model and the corpus, for the index's record.
     """
     started, approximate = time.monotonic(), config.index_type == "ivf"
     if approximate:
         layout.import_faiss()  # before the embedding, which takes long
     with atomic_directory(folder, config.overwrite) as partial:
-        layout.write_corpus_texts(pathlib.Path(config.corpus), partial)
-        texts, truncated = CorpusTexts(partial), 0
-        given = _open_rows(config, texts, encoder) if config.embeddings else None
-        embeddings = partial / layout.EMBEDDINGS_FILE
+        texts = layout.write_corpus_texts(pathlib.Path(config.corpus), partial)
+        embeddings, truncated = partial / layout.EMBEDDINGS_FILE, 0
         with embeddings.open("wb") as file, Progress("texts", len(texts)) as progress:
-            write_header(file, (len(texts), encoder.dim))
             for start in range(0, len(texts), _TEXTS_AT_A_TIME):
-                places = range(len(texts))[start : start + _TEXTS_AT_A_TIME]
-                if given is None:
-                    rows, cut = encoder.encode_and_mark([texts[place] for place in places])
-                    truncated += int(cut.sum())
-                else:
-                    rows = given[texts.lines[places] - 1]
+                rows, cut = encoder.encode_and_mark(texts[start : start + _TEXTS_AT_A_TIME])
+                if config.find == "responses":
+                    rows = encoder.project(rows, "response")
                 if not np.isfinite(rows).all():
                     raise InputError("an embedding is not finite: the encoder has diverged")
+                if not start:
+                    write_header(file, (len(texts), rows.shape[1]))
                 file.write(normalize(rows).astype("<f4").data)
-                progress.update(places.stop)
+                truncated += int(cut.sum())
+                progress.update(start + len(rows))
         encoder.warn_of_truncated(truncated, "texts")
         if approximate:
-            layout.build_faiss(layout.read_array(embeddings), partial / layout.FAISS_FILE)
+            layout.build_faiss(np.load(embeddings, mmap_mode="r"), partial / layout.FAISS_FILE)
         MadeFrom({**layout.FORMAT, **sources}).write(partial / MADE_FROM_FILE)
         if approximate:
             recall = SearchIndex(partial, config.nprobe).measure_recall()
             logging.info("ivf finds %.1f%% of the exact 10 nearest", 100 * recall)
     logging.info("built %s in %.0f s", folder, time.monotonic() - started)
-
-
-def _open_rows(config: SearchOptions, texts: CorpusTexts, encoder: SentenceEncoder) -> np.ndarray:
-    """Opens `embeddings`; refuses what is not the encoder's row for each line of the corpus."""
-    rows, last = layout.read_array(pathlib.Path(config.embeddings)), int(texts.lines[-1])
-    if rows.dtype.kind != "f" or rows.shape[1:] != (encoder.dim,) or len(rows) < last:
-        config.refuse(
-            "embeddings",
-            f"{rows.dtype} {list(rows.shape)}; expected numbers in {encoder.dim} columns and a row "
-            f"for each line of `corpus`, of which line {last} has a text",
-        )
-    places = np.unique(np.linspace(0, len(texts) - 1, _COMPARED).astype(int))
-    own = encoder.encode([texts[place] for place in places], show_progress=False)
-    given = rows[texts.lines[places] - 1].astype(np.float32)
-    near = (normalize(own) * normalize(given)).sum(axis=1)
-    # Texts in which a model knows no word, such as a static export's, have embeddings of zeros.
-    near[~own.any(axis=1) & ~given.any(axis=1)] = 1.0
-    if near.min() < _NEAR:
-        line = int(texts.lines[places[near.argmin()]])
-        config.refuse("embeddings", f"row {line} is not `model`'s embedding of line {line}")
-    return rows

@@ -20,8 +20,7 @@ class EmbedOptions(ModelOptions):
     )
     output: str = option(
         "",
-        "NumPy file to write: float32 [lines, dim], in the order of the lines. Until it is "
-        "complete, its rows are in a folder of this name with .dcse_tf-partial. If the job is "
+        "NumPy file to write: float32 [lines, dim], in the order of the lines. If the job is "
         "stopped, the same command resumes it.",
         required=True,
         path="writes",
@@ -29,17 +28,15 @@ class EmbedOptions(ModelOptions):
     )
     block_size: int = option(
         100_000,
-        "Lines read, embedded and written at a time; a sentence that is repeated in a block "
-        "is encoded once. Memory: the embeddings of a block (100,000 lines x 384 dimensions: "
-        "154 MB).",
+        "Lines embedded and written at a time (100,000 x 384 dimensions: 154 MB); one that is "
+        "repeated in a block is encoded once.",
         minimum=1,
     )
     spark_master: str = option(
         "",
         "Embed on a Spark cluster, such as spark://HOST:7077, yarn, k8s://... or local[4]. "
-        "`input` is then a Parquet or text file, or a glob for several, and `output` a folder "
-        "of Parquet with all columns of the input and one named embedding. All of its workers "
-        "must be able to reach both.",
+        "`input` is then Parquet or text, or a glob, and `output` a folder of Parquet with a "
+        "further column, embedding. All workers must reach both.",
     )
     text_column: str = option("text", "With `spark_master`: the column to embed.")
     overwrite: bool = option(
@@ -76,17 +73,10 @@ class SearchOptions(ModelOptions):
         "Default: a temporary folder.",
         path="resumes",
     )
-    embeddings: str = option(
-        "",
-        "NumPy file with the embeddings of `corpus` by `model`, one row for each line, as embed "
-        "writes it, which can be resumed. Default: the texts are embedded.",
-        path="files",
-    )
     index_type: str = option(
         "exact",
-        "To build the index. exact compares a query with every text. ivf finds nearly all of the "
-        "nearest texts in a fraction of the time, by an approximate index of FAISS (pip install "
-        "faiss-cpu) that holds all embeddings in memory; its recall is measured after the build.",
+        "To build the index. exact compares a query with every text; ivf, an approximate index of "
+        "FAISS (pip install faiss-cpu), with some, and holds all embeddings in memory.",
         choices=("exact", "ivf"),
     )
     nprobe: int = option(
@@ -101,10 +91,9 @@ class SearchOptions(ModelOptions):
     top: int = option(5, "Texts to find for each query.", minimum=1)
     reranker: str = option(
         "",
-        "Re-ranker of responses: a run directory, a checkpoint folder or an export to ONNX. "
-        "Texts are found by their embeddings and ordered by its scores. A query is then the "
-        "dialogue so far, with turns separated by [EOT]; the search uses the mean of their "
-        "embeddings.",
+        "Re-ranker that orders the texts found: a run directory, a checkpoint folder or an export "
+        "to ONNX. A query is then the dialogue so far, with turns separated by [EOT]; the search "
+        "uses the mean of their embeddings.",
         path="reads",
     )
     rerank_top: int = option(
@@ -112,14 +101,14 @@ class SearchOptions(ModelOptions):
     )
     cosine_weight: float = option(
         0.0,
-        "With `reranker`: texts are ordered by its score plus this times their cosine. A re-ranker "
-        "that has seen few dialogues needs the cosine's help: 4 to 32.",
+        "With `reranker`: order by its score plus this times the cosine. One that has seen few "
+        "dialogues needs the cosine's help: 4 to 32.",
         minimum=0.0,
     )
     output: str = option(
         "",
-        "File for the answers, one JSON object a line for each query; - for standard output. "
-        "An existing file is replaced. Default: print them in readable form.",
+        "File for the answers, a JSON object a query, which is replaced; - for standard output. "
+        "Default: print them in readable form.",
         path="renews",
     )
     overwrite: bool = option(False, "Rebuild `index` even if it exists.")
@@ -128,7 +117,7 @@ class SearchOptions(ModelOptions):
         super().__post_init__()
         if not (self.corpus or self.index):
             raise OptionError("nothing to search: give `corpus`, or `index` with one built before")
-        self.check_needed("corpus", "embeddings", "index_type", "overwrite")
+        self.check_needed("corpus", "index_type", "overwrite")
         if self.query is not None and self.queries:
             raise OptionError("give either `query` or `queries`")
         if self.query is not None and is_blank(self.query):

@@ -75,15 +75,15 @@ BUDGETS = {
     "matching": 950,
     "reading": 854,
     "reranker": 540,
-    "search": 861,
+    "search": 731,
     "serving": 564,
     "sets": 572,
     "spark": 427,
     "tasks": 2883,
     "training": 2240,
-    "tests": 18841,
+    "tests": 18817,
     "experiments": 3034,
-    "docs": 2194,
+    "docs": 2193,
 }
 
 

@@ -239,18 +239,6 @@ def test_an_approximate_index_of_the_job_answers_the_same(config, tmp_path, monk
     assert [path.name for path in tmp_path.iterdir()] == ["index"]
 
 
-def test_an_index_of_given_embeddings_is_that_of_the_texts(config, encoder, tmp_path):
-    rows = encoder.encode(LINES)
-    np.save(tmp_path / "rows.npy", rows)
-    asked = config.replace(embeddings=str(tmp_path / "rows.npy"), index="")
-    for hits, expected in zip(ask(asked, QUERIES), ask(config, QUERIES), strict=True):
-        assert [(hit.text, hit.line) for hit in hits] == [(hit.text, hit.line) for hit in expected]
-    for wrong in (rows[:8], rows[:, 1:], np.roll(rows, 1, axis=0), rows.astype(str)):
-        np.save(tmp_path / "rows.npy", wrong)
-        with pytest.raises(OptionError, match=r"`embeddings`=.*(expected|row .* is not)"):
-            ask(asked, QUERIES)
-
-
 @pytest.mark.slow
 def test_responses_are_found_behind_the_heads(config, model, encoder, tmp_path):
     with pytest.raises(InputError, match="has no projection heads"):
@@ -343,7 +331,6 @@ def test_a_folder_that_is_no_index_is_never_replaced(config, tmp_path):
         ({}, "corpus"),
         ({"index": "i", "overwrite": True}, "overwrite"),
         ({"index": "i", "index_type": "ivf"}, "index_type"),
-        ({"index": "i", "embeddings": "e.npy"}, "embeddings"),
         ({"corpus": "c", "query": "a", "queries": ("b",)}, "query"),
         ({"corpus": "c", "query": " \u3000"}, "query"),
         ({"corpus": "c", "top": 0}, "top"),
