@@ -59,7 +59,6 @@ def evaluate(
     seed: int = 0,
     candidates_file: str | os.PathLike[str] | Iterable[str | os.PathLike[str] | float] = (),
     candidates_format: str = "jsonl",
-    candidates_lines: int = 0,
     candidates_turns: int = 0,
     several_positives: bool = False,
     max_bad_lines: int = 0,

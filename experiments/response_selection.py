@@ -211,15 +211,13 @@ class Rows:
         """Adds the scoring of a row on groups (format, file); returns the path of the results."""
         form, file = groups
         model = self._add_model(corpus, row.model or name, row, seed)
-        # Published files have a line for each candidate, and two groups may share a context.
-        lines = "" if form == "jsonl" else "--candidates_lines=10"
         kind = "drawn" if form == "jsonl" else "test"
         return self._plan.add(
             f"scores/{corpus.name}/{kind}/{row.model or name}-seed{seed}",
             "evaluate",
             "results.json",
             *(f"--model={model}", f"--candidates_file={file}", f"--candidates_format={form}"),
-            *(f"--candidates_turns={self._size.context_turns}", lines, "--output="),
+            *(f"--candidates_turns={self._size.context_turns}", "--output="),
         )
 
     def add_groups(self, corpus: Corpus) -> str:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from dcse_tf.data.dialogue import Session, Utterance, fold_spaces, make_session, strip_html
 from dcse_tf.data.formats import FORMATS, RawSession
-from dcse_tf.data.formats.reading import SeenIds
 from dcse_tf.data.formats.table import read_tables
 from dcse_tf.data.options import CorpusOptions, SplitOptions
 from dcse_tf.errors import InputError
@@ -130,26 +129,16 @@ class Splitter:
     The id decides, except that a copy of an earlier session goes where that one went; otherwise
     training would see what dev and test hold out. The id of the dialogue alone decides about
     sessions with given candidates, which are pieces of dialogues that must stay together.
-
-    Memory: eight bytes for each session.
     """
 
     def __init__(self, config: SplitOptions):
         self._config = config
-        self._seen = SeenIds()
-        self._held_out = {"dev": SeenIds(), "test": SeenIds()}
+        self._splits: dict[int, str] = {}  # of the first of the copies
 
     def __call__(self, session: RawSession) -> str:
         session_id, turns, *given = session
         if given:
             return self._config.split_of(given[0].dialogue)
         split = self._config.split_of(session_id)
-        if (key := content_key(turns)) is None:
-            return split
-        text = str(key)
-        if text in self._seen:
-            return next((name for name, seen in self._held_out.items() if text in seen), "train")
-        self._seen.add(text)
-        if split in self._held_out:
-            self._held_out[split].add(text)
-        return split
+        key = content_key(turns)
+        return split if key is None else self._splits.setdefault(key, split)

@@ -143,7 +143,6 @@ def read_response_sets(config: EvaluateOptions) -> list[ResponseSet]:
             config.candidates_format,
             BadLines(config.max_bad_lines),
             several_positives=config.several_positives,
-            lines=config.candidates_lines,
         )
         samples, hashes = [], []
         for group in groups:

@@ -63,13 +63,6 @@ class EvaluateOptions(ModelOptions):
     candidates_format: str = option(
         "jsonl", "Format of `candidates_file`.", choices=CANDIDATE_FORMATS
     )
-    candidates_lines: int = option(
-        0,
-        "ecd and ubuntu: number of lines in a group, for files in which neighbouring groups "
-        "may share a context. 0: neighbouring lines with the same context are a group.",
-        minimum=2,
-        or_zero=True,
-    )
     candidates_turns: int = option(
         0, "Turns used of a group's context, the last ones. 0: all.", minimum=0
     )
@@ -112,7 +105,7 @@ class EvaluateOptions(ModelOptions):
         self.check_needed("response_selection", *drawn)
         self.check_needed(
             "candidates_file",
-            *("candidates_format", "candidates_lines", "candidates_turns", "several_positives"),
+            *("candidates_format", "candidates_turns", "several_positives"),
             "max_bad_lines",
         )
         if 0 < self.max_samples < self.candidates:
@@ -134,12 +127,6 @@ class EvaluateOptions(ModelOptions):
                     "embeds behind one head, and response selection needs both; leave it out, and "
                     "responses are also ranked behind the heads",
                 )
-        if self.candidates_lines and not CANDIDATE_FORMATS[self.candidates_format].line_each:
-            self.refuse(
-                "candidates_lines",
-                f"has no meaning with `candidates_format`={self.candidates_format}, whose groups "
-                "are told apart",
-            )
 
 
 @dataclasses.dataclass(frozen=True)

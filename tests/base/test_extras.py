@@ -24,8 +24,8 @@ CALLS = {
     """,
     "pyarrow": """
         import pathlib
-        from dcse_tf.data.formats.messages import open_parquet
-        open_parquet(pathlib.Path("a.parquet")).__enter__()
+        from dcse_tf.data.formats.reading import read_parquet
+        next(read_parquet(pathlib.Path("a.parquet")))
     """,
 }
 EXTRAS = {

@@ -4,12 +4,10 @@ import itertools
 
 import numpy as np
 import pytest
-from window_cases import letters, merge, merge_letters, merge_naively, spell
+from window_cases import letters, merge, merge_letters, merge_naively
 
 from dcse_tf.data.dialogue import Utterance
-from dcse_tf.data.formats.windows import merge_windows, name_dialogues
-from dcse_tf.errors import InputError
-from dcse_tf.input_files import BadLines
+from dcse_tf.data.formats.windows import name_dialogues
 
 GREETINGS = ["在吗", "在的", "嗯"]  # five characters
 
@@ -58,7 +56,7 @@ def test_windows_of_few_kinds_of_turns_are_merged_as_the_rule_says(seed):
         assert sorted(merged) == merge_naively(windows)
         joined += sum(turns != windows[number - 1] for number, turns in merged)
         numbered = list(enumerate(windows, start=1))
-        named = name_dialogues(lambda _, rows=numbered: iter(rows), BadLines(0))
+        named = name_dialogues(numbered)
         assert set(named.values()) == {number for number, _ in merged}
         texts = dict(merged)
         for number, window in numbered:  # each is inside the dialogue that it is said to belong to
@@ -94,22 +92,3 @@ def test_ten_characters_in_common_join(sizes, joins):
     before, after = letters("a"), letters("z")
     merged = [turns for _, turns in merge([before + common, common + after])]
     assert merged == ([before + common + after] if joins else [before + common, common + after])
-
-
-def test_bad_lines_are_counted_once_though_windows_are_read_twice():
-    readings = []
-
-    def read(bad_lines):
-        readings.append(bad_lines)
-        for number, window in enumerate(["abcde", "", "cdefg", "", "xyz"], start=1):
-            if window:
-                yield number, letters(window)
-            else:
-                bad_lines.report("file", number, "nothing on it")
-
-    bad_lines = BadLines(2)
-    merged = sorted(merge_windows(read, bad_lines))
-    assert [(number, spell(turns)) for number, turns in merged] == [(1, "abcdefg"), (5, "xyz")]
-    assert (bad_lines.count, len(readings)) == (2, 2)
-    with pytest.raises(InputError, match="file:4: nothing on it"):
-        list(merge_windows(read, BadLines(1)))

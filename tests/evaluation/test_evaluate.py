@@ -311,7 +311,6 @@ def test_evaluate_prints_what_plain_python_computes(monkeypatch, capsys):
         ({"candidates_file": ("f",), "context_turns": 5}, "`context_turns`"),
         ({"candidates_file": ("f",), "join_consecutive": True}, "`join_consecutive`"),
         ({"sts": ("f",), "candidates": 5}, "`candidates`"),
-        ({"candidates_file": ("f",), "candidates_lines": 10}, "`candidates_lines`"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(settings, field):

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 
 from dcse_tf.data.dialogue import Utterance
 from dcse_tf.data.formats.windows import merge_windows
-from dcse_tf.input_files import BadLines
 
 Turns = list[Utterance]
 
@@ -20,8 +19,7 @@ def spell(turns: Sequence[Utterance]) -> str:
 
 def merge(windows: Iterable[Turns]) -> list[tuple[int, Turns]]:
     """What merge_windows makes of windows on lines 1, 2, ..."""
-    numbered = list(enumerate(windows, start=1))
-    return list(merge_windows(lambda bad_lines: iter(numbered), BadLines(0)))
+    return list(merge_windows(enumerate(windows, start=1)))
 
 
 def merge_letters(*windows: str) -> set[str]:

@@ -67,9 +67,9 @@ BUDGETS = {
     "baselines": 864,
     "bert": 3476,
     "cli": 705,
-    "data": 4856,
+    "data": 4617,
     "encoder": 1456,
-    "evaluation": 1724,
+    "evaluation": 1710,
     "exporting": 1985,
     "inspecting": 573,
     "matching": 950,
@@ -81,8 +81,8 @@ BUDGETS = {
     "spark": 427,
     "tasks": 2883,
     "training": 2240,
-    "tests": 18817,
-    "experiments": 3034,
+    "tests": 18790,
+    "experiments": 3032,
     "docs": 2193,
 }
 

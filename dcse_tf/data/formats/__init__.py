@@ -42,22 +42,17 @@ class Format:
             continues.
         help: what the files are, in one line.
         has_intents, has_acts: whether utterances come with intents, with dialogue acts.
-        has_candidates: whether sessions come with candidates for their last turn.
         columns: the names that the option `columns` accepts; the reader takes them as a third
             argument, a mapping to the names in the file.
-        read_candidates: yields the candidates of a file of groups, those of a group consecutively;
-            None if there are no such files.
-        line_each: whether each line is one candidate, so that a number of lines can define groups.
+        read_candidates: yields the groups of a file of candidates; None if there are no such files.
     """
 
     read: Callable[..., Iterator[RawSession]]
     help: str
     has_intents: bool = False
     has_acts: bool = False
-    has_candidates: bool = False
     columns: Sequence[str] = ()
-    read_candidates: candidates.CandidateReader | None = None
-    line_each: bool = False
+    read_candidates: candidates.GroupReader | None = None
 
 
 FORMATS: dict[str, Format] = {}
@@ -85,32 +80,27 @@ def register_format(name: str, reader: Reader, *, help: str, **more: Any) -> Non
         FORMATS["candidates" if name == "jsonl" else f"{name}_candidates"] = Format(
             functools.partial(candidates.read_given_sessions, kind.read_candidates),
             f"files of groups in the format {name}: sessions with negatives for their last turn",
-            has_candidates=True,
         )
 
 
 def read_groups(
-    path: pathlib.Path, format: str, bad_lines: BadLines, **settings: Any
+    path: pathlib.Path, format: str, bad_lines: BadLines, several_positives: bool = False
 ) -> Iterator[candidates.CandidateGroup]:
-    """Yields the groups of a file of candidates.
+    """Yields the groups of a file of candidates, each with a true response and a negative.
 
     Args:
         path: the file.
         format: a name in `CANDIDATE_FORMATS`.
         bad_lines: counts unusable lines and groups.
-        **settings: see `group_candidates`.
+        several_positives: whether a group may have several true responses.
     """
     read = CANDIDATE_FORMATS[format].read_candidates
     assert read
-    return candidates.group_candidates(read, path, bad_lines, **settings)
-
-
-def _read_table(path: pathlib.Path, bad_lines: BadLines, *columns: Any) -> Iterator[RawSession]:
-    return table.read_tables([path], bad_lines, *columns)
+    for _, group in candidates.check_groups(read, path, bad_lines, several_positives):
+        yield group
 
 
 _LABELS = {"has_intents": True, "has_acts": True}
-_LISTED = tuple(messages.KEYS)
 register_format(
     "session_tsv",
     published.read_session_tsv,
@@ -127,19 +117,18 @@ register_format(
 )
 register_format(
     "table",
-    _read_table,
+    lambda path, *rest: table.read_tables([path], *rest),
     help="CSV with any delimiter, or Parquet, with a turn a row: session_id, role, text and, if "
     "rows are not in order, time; with `spark_master` also Spark tables and ORC; `columns` if the "
     "columns have other names",
-    columns=tuple(dict.fromkeys((*table.NAMES, *_LISTED))),
-    **_LABELS,
+    columns=table.NAMES,
 )
 register_format(
     "messages",
     messages.read_messages,
     help='{"messages": [{"role", "content"}]} or {"conversations": [{"from", "value"}]} per line, '
     "in one JSON array or in Parquet; or lists of texts",
-    columns=_LISTED,
+    columns=tuple(messages.KEYS),
     **_LABELS,
 )
 register_format("jddc", published.read_jddc, help="chat.txt of the JD corpus, 7 fields")
@@ -153,8 +142,7 @@ register_format(
     "ecd",
     candidates.read_ecd,
     help="{train,valid,test} of the E-commerce corpus, as released for response selection",
-    read_candidates=candidates.read_ecd_candidates,
-    line_each=True,
+    read_candidates=candidates.read_ecd_groups,
 )
 register_format(
     "dialoguecse", published.read_dialoguecse, help="train_data.txt of the paper's authors"
@@ -163,8 +151,7 @@ register_format(
     "ubuntu",
     candidates.read_ubuntu,
     help="{train,valid,test}.txt of the Ubuntu corpus for response selection, tab-separated",
-    read_candidates=candidates.read_ubuntu_candidates,
-    line_each=True,
+    read_candidates=candidates.read_ubuntu_groups,
 )
 register_format(
     "chitchat", published.read_chitchat, help="dataset.json of the PyPI package chitchat-dataset"

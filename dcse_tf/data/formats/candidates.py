@@ -16,41 +16,22 @@ import functools
 import itertools
 import pathlib
 import re
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from dcse_tf.data.dialogue import GivenCandidates, Utterance, is_blank
 from dcse_tf.data.formats.messages import parse_dialogue
-from dcse_tf.data.formats.reading import SeenIds, convert, get_field, read_json_lines
-from dcse_tf.data.formats.windows import Window, merge_windows, name_dialogues
-from dcse_tf.input_files import BadLines, read_lines
+from dcse_tf.data.formats.reading import (
+    Sessions,
+    convert,
+    convert_lines,
+    get_field,
+    read_json_lines,
+)
+from dcse_tf.data.formats.windows import merge_windows, name_dialogues
+from dcse_tf.input_files import BadLines
 
 GivenSession = tuple[str, list[Utterance], GivenCandidates]
-
-
-class Candidate(NamedTuple):
-    """A context with one of its candidates, as a reader of candidates yields it.
-
-    Attributes:
-        line: its line number in the file, from 1.
-        label: 1 for the true response, 0 for a negative.
-        context: the turns before the response, in order.
-        response: the candidate's text.
-        responder: the role of the response's speaker.
-        group: id of the group that the file assigns it to; "" if groups are given by the context.
-        dialogue: id of the dialogue that the group is from; "" if the file does not say.
-    """
-
-    line: int
-    label: int
-    context: tuple[Utterance, ...]
-    response: str
-    responder: str
-    group: str = ""
-    dialogue: str = ""
-
-
-CandidateReader = Callable[[pathlib.Path, BadLines], Iterator[Candidate]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,147 +65,106 @@ class CandidateGroup:
             "labels": list(self.labels),
         }
 
+    @property
+    def window(self) -> list[Utterance]:
+        """The context and its first true response."""
+        true = self.candidates[self.labels.index(1)]
+        return [*self.context, Utterance(self.responder, true)]
 
-# Groups
+
+# Yields groups with their line numbers; the last argument says whether a group may have several
+# true responses.
+GroupReader = Callable[[pathlib.Path, BadLines, bool], Iterator[tuple[int, CandidateGroup]]]
 
 
-def group_candidates(
-    read: CandidateReader,
-    path: pathlib.Path,
-    bad_lines: BadLines,
-    *,
-    several_positives: bool = False,
-    lines: int = 0,
-    true_first: bool = False,
-) -> Iterator[CandidateGroup]:
-    """Yields the groups of a file, each with at least one true response and one negative.
-
-    Context turns with nothing to read are dropped.
-
-    Args:
-        read: reads the file's candidates, those of a group consecutively.
-        path: the file.
-        bad_lines: counts unusable lines and groups.
-        several_positives: whether a group may have several true responses.
-        lines: number of lines per group, if each line is a candidate; 0 to group neighbouring lines
-            with the same context.
-        true_first: whether a true response begins another group, even if its context is the same.
+def check_groups(
+    read: GroupReader, path: pathlib.Path, bad_lines: BadLines, several_positives: bool = False
+) -> Iterator[tuple[int, CandidateGroup]]:
+    """Yields those groups of a file that have a true response and a negative, and an id of their
+    own; the others count as bad lines.
     """
-    ended = SeenIds()
-    numbered = ((row.line, row) for row in read(path, bad_lines))
-    for members in _split_groups(
-        convert(numbered, _drop_blank, path, bad_lines), lines, true_first
-    ):
-        first, contexts = members[0], len({row.context for row in members})
-        positives, problem = sum(row.label for row in members), ""
-        key = first.group or repr(first.context)
-        if lines and (contexts > 1 or len(members) != lines):
-            problem = (
-                f"expected {lines} lines of one context (`candidates_lines`), found {len(members)} "
-                f"of {contexts} context(s)"
-            )
-        elif positives in (0, len(members)):
+    known: set[str] = set()
+    for number, group in read(path, bad_lines, several_positives):
+        advice = "; `several_positives` allows several true responses in a group"
+        if len(set(group.labels)) < 2:
             problem = "expected candidates with label 1 and with label 0, found only one of them"
-        elif positives > 1 and not several_positives:
-            problem = (
-                f"expected one candidate with label 1, found {positives}; `several_positives` "
-                "allows them, and if neighbouring groups share a context, `candidates_lines` parts "
-                "them"
-            )
-        elif not lines and key in ended and (first.group or not true_first):
-            problem = (
-                f"{f'the id {first.group!r}' if first.group else 'this context'} ended before; the "
-                "candidates of a group must stand together, unless `candidates_lines` says how "
-                "many lines each has"
-            )
-        if problem:
-            bad_lines.report(path, first.line, problem)
-            continue
-        ended.add(key)
-        true = next(row for row in members if row.label)
-        name = first.group or f"{path.name}-{first.line}"
-        texts, labels = zip(*((row.response, row.label) for row in members), strict=True)
-        yield CandidateGroup(name, true.context, texts, labels, true.responder, true.dialogue)
-
-
-def _drop_blank(number: int, row: Candidate) -> Candidate:
-    context = tuple(turn for turn in row.context if not is_blank(turn.text))
-    if not context or is_blank(row.response):
-        raise ValueError(f"the {'response' if context else 'context'} is empty")
-    return row._replace(context=context)
-
-
-def _split_groups(
-    rows: Iterable[Candidate], lines: int, true_first: bool
-) -> Iterator[list[Candidate]]:
-    members: list[Candidate] = []
-    for row in rows:
-        if members:
-            last = members[-1]
-            if lines:
-                same = (row.line - 1) // lines == (last.line - 1) // lines
-            elif row.group:
-                same = (row.group, row.line) == (last.group, last.line)
-            else:
-                same = row.context == last.context and not (true_first and row.label)
-            if not same:
-                yield members
-                members = []
-        members.append(row)
-    if members:
-        yield members
+            bad_lines.report(path, number, problem + advice * (not several_positives))
+        elif sum(group.labels) > 1 and not several_positives:
+            problem = f"expected one candidate with label 1, found {sum(group.labels)}"
+            bad_lines.report(path, number, problem + advice)
+        elif group.id in known:
+            bad_lines.report(path, number, f"the id {group.id!r} is another group's")
+        else:
+            known.add(group.id)
+            yield number, group
 
 
 def read_given_sessions(
-    read: CandidateReader, path: pathlib.Path, bad_lines: BadLines
+    read: GroupReader, path: pathlib.Path, bad_lines: BadLines
 ) -> Iterator[GivenSession]:
     """Yields a session for each group: the context, the true response, and the group's negatives.
 
     Where the file does not name the dialogues of its groups, they are those that `merge_windows`
     finds, so that windows of one dialogue are not torn apart.
     """
-    read_windows = functools.partial(_read_windows, read, path)
-    dialogues = name_dialogues(read_windows, bad_lines.again())
-    for group in group_candidates(read, path, bad_lines, true_first=True):
-        negatives = tuple(t for t, label in zip(group.candidates, group.labels) if not label)
-        true = group.candidates[group.labels.index(1)]
-        line = int(group.id.rpartition("-")[2]) if dialogues else 0
-        named = f"{path.name}-{dialogues[line]}" if dialogues else group.dialogue or group.id
-        turns = [*group.context, Utterance(group.responder, true)]
-        yield group.id, turns, GivenCandidates(named, negatives)
+    groups = check_groups(read, path, bad_lines.again())
+    unnamed = ((line, group.window) for line, group in groups if group.id == _name(path, line))
+    names = name_dialogues(unnamed)
+    for line, group in check_groups(read, path, bad_lines):
+        found = _name(path, names[line]) if line in names else group.id
+        dialogue = group.dialogue or found
+        pairs = zip(group.candidates, group.labels, strict=True)
+        negatives = tuple(text for text, label in pairs if not label)
+        yield group.id, group.window, GivenCandidates(dialogue, negatives)
 
 
-def read_groups_jsonl(path: pathlib.Path, bad_lines: BadLines) -> Iterator[Candidate]:
-    """Yields the candidates of each line, in order; a line that is not a group is a bad line."""
+def _name(path: pathlib.Path, line: int) -> str:
+    return f"{path.name}-{line}"
 
-    def parse(number: int, value: Any) -> list[Candidate]:
+
+def _drop_blank(context: list[Utterance], response: str) -> tuple[Utterance, ...]:
+    """The turns of a context with something to read; ValueError if a text or all are without."""
+    kept = tuple(turn for turn in context if not is_blank(turn.text))
+    if not kept or is_blank(response):
+        raise ValueError(f"the {'response' if kept else 'context'} is empty")
+    return kept
+
+
+def read_groups_jsonl(
+    path: pathlib.Path, bad_lines: BadLines, several_positives: bool = False
+) -> Iterator[tuple[int, CandidateGroup]]:
+    """See `GroupReader`; a line that is not a group is a bad line."""
+
+    def parse(number: int, value: Any) -> tuple[int, CandidateGroup]:
         name, responder = (get_field(value, key, str) for key in ("id", "responder"))
         dialogue = get_field(value, "dialogue", str, "")
         _, turns = parse_dialogue(
             {"session_id": "", "turns": get_field(value, "context", list)}, {}
         )
-        texts, labels = (get_field(value, key, list) for key in ("candidates", "labels"))
+        texts, labels = (tuple(get_field(value, key, list)) for key in ("candidates", "labels"))
         if not name or not all(isinstance(text, str) for text in texts):
             raise ValueError('expected "id" and all of "candidates" to be texts')
         if len(labels) != len(texts) or not all(type(k) is int and k in (0, 1) for k in labels):
             raise ValueError('expected "labels" to have 0 or 1 for each of "candidates"')
-        return [
-            Candidate(number, label, tuple(turns), text, responder, name, dialogue)
-            for text, label in zip(texts, labels, strict=True)
-        ]
+        context: tuple[Utterance, ...] = ()
+        for text in texts:
+            context = _drop_blank(turns, text)
+        return number, CandidateGroup(name, context, texts, labels, responder, dialogue)
 
-    return itertools.chain.from_iterable(read_json_lines(path, bad_lines, parse))
+    return read_json_lines(path, bad_lines, parse)
 
 
 # One candidate a line
 
+Row = tuple[int, int, tuple[Utterance, ...], Utterance]  # line number, label, context, response
+
 
 def _read_labelled(
     path: pathlib.Path, bad_lines: BadLines, parse: Callable[[list[str]], list[Utterance]]
-) -> Iterator[Candidate]:
+) -> Iterator[Row]:
     """Yields the candidate of each line; `parse` makes turns of its texts, the response last."""
 
-    def convert_line(number: int, line: str) -> Candidate:
+    def convert_line(number: int, line: str) -> Row:
         label, *texts = line.split("\t")
         if label.strip() not in ("0", "1") or len(texts) < 2:
             raise ValueError(
@@ -232,9 +172,46 @@ def _read_labelled(
                 f"{len(texts) + 1} field(s), the first {label[:20]!r}"
             )
         *context, response = parse(texts)
-        return Candidate(number, int(label), tuple(context), response.text, response.role)
+        return number, int(label), tuple(context), response
 
-    return convert(read_lines(path, bad_lines), convert_line, path, bad_lines)
+    return convert_lines(path, bad_lines, convert_line)
+
+
+def _read_line_groups(
+    parse: Callable[[list[str]], list[Utterance]],
+    path: pathlib.Path,
+    bad_lines: BadLines,
+    several_positives: bool = False,
+) -> Iterator[tuple[int, CandidateGroup]]:
+    """See `GroupReader`. Neighbouring lines with the same context are a group, but another true
+    response begins another group unless there may be several in one.
+    """
+
+    def drop_blank(number: int, row: Row) -> Row:
+        return number, row[1], _drop_blank(list(row[2]), row[3].text), row[3]
+
+    numbered = ((row[0], row) for row in _read_labelled(path, bad_lines, parse))
+    rows = convert(numbered, drop_blank, path, bad_lines)
+    for context, same in itertools.groupby(rows, key=lambda row: row[2]):
+        members = list(same)
+        positives = [place for place, row in enumerate(members) if row[1]]
+        starts = [0, *positives[1:]] if not several_positives else [0]
+        for begin, end in itertools.pairwise([*starts, len(members)]):
+            lines, labels, _, responses = zip(*members[begin:end], strict=True)
+            true = responses[labels.index(max(labels))]
+            texts = tuple(response.text for response in responses)
+            name = _name(path, lines[0])
+            yield lines[0], CandidateGroup(name, context, texts, labels, true.role)
+
+
+def _read_windows(
+    path: pathlib.Path, bad_lines: BadLines, parse: Callable[[list[str]], list[Utterance]]
+) -> Sessions:
+    """Yields the dialogues that the contexts and true responses are windows of."""
+    rows = _read_labelled(path, bad_lines, parse)
+    windows = ((line, [*context, response]) for line, label, context, response in rows if label)
+    for number, turns in merge_windows(windows):
+        yield _name(path, number), turns
 
 
 # The spaces of the word segmentation. A space between two Latin words or numbers is kept, as it may
@@ -242,18 +219,24 @@ def _read_labelled(
 _SEGMENTATION = re.compile(r"(?<![0-9A-Za-z]) | (?![0-9A-Za-z])")
 
 
-def read_ecd_candidates(path: pathlib.Path, bad_lines: BadLines) -> Iterator[Candidate]:
-    """Reads the E-commerce Dialogue Corpus as released for response selection (Zhang et al. 2018).
+def _parse_ecd(texts: list[str]) -> list[Utterance]:
+    roles = itertools.cycle(["agent", "customer"])
+    plain = (_SEGMENTATION.sub("", " ".join(text.split())) for text in reversed(texts))
+    return list(map(Utterance, roles, plain))[::-1]
 
-    There are spaces between words. Speakers alternate, and the response is the agent's.
+
+# The E-commerce Dialogue Corpus as released for response selection (Zhang et al. 2018): spaces
+# between words; speakers alternate, and the response is the agent's.
+read_ecd_groups = functools.partial(_read_line_groups, _parse_ecd)
+
+
+def read_ecd(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
+    """Yields the dialogues that the lines of the E-commerce corpus are windows of.
+
+    Negatives are dropped, and windows of one dialogue are merged (`merge_windows`). Sessions are
+    named by file and line.
     """
-
-    def parse(texts: list[str]) -> list[Utterance]:
-        roles = itertools.cycle(["agent", "customer"])
-        plain = (_SEGMENTATION.sub("", " ".join(text.split())) for text in reversed(texts))
-        return list(map(Utterance, roles, plain))[::-1]
-
-    return _read_labelled(path, bad_lines, parse)
+    return _read_windows(path, bad_lines, _parse_ecd)
 
 
 _TURN_END = re.compile("__eot__", re.IGNORECASE)
@@ -261,27 +244,15 @@ _TAG = re.compile("__eo[tus]__", re.IGNORECASE)
 _SPEAKER = re.compile(r"\s*<([^\s<>]{1,40})>\s")
 
 
-def read_ubuntu_candidates(path: pathlib.Path, bad_lines: BadLines) -> Iterator[Candidate]:
-    """Reads the Ubuntu Dialogue Corpus (Lowe et al. 2015), the tab-separated copy of version 1.
+def _parse_ubuntu(texts: list[str]) -> list[Utterance]:
+    """The turns of a line; unless every turn of the context names its speaker, all roles are "".
 
     Texts may have the tags __eou__ (end of utterance) and __eot__ (end of turn). If a context has
     an __eot__, its turns end only there, so that the utterances of a turn become one text;
-    otherwise each field is a turn. The tags are removed.
-
-    Speakers alternate: counted back from the response, the turns are b's, a's, b's, ... But if
-    every turn of a context begins with a tag such as <ann>, the tags name the speakers, including
-    the response's if it has one, and are removed.
+    otherwise each field is a turn. The tags are removed. If every turn of a context begins with a
+    tag such as <ann>, the tags name the speakers, including the response's if it has one, and are
+    removed.
     """
-    for row in _read_labelled(path, bad_lines, _parse_ubuntu):
-        if not row.responder:
-            turns = len(row.context)
-            named = [t._replace(role="ba"[(turns - n) % 2]) for n, t in enumerate(row.context)]
-            row = row._replace(context=tuple(named), responder="b")
-        yield row
-
-
-def _parse_ubuntu(texts: list[str]) -> list[Utterance]:
-    """The turns of a line; unless every turn of the context names its speaker, all roles are ""."""
     *fields, response = texts
     if any(map(_TURN_END.search, fields)):
         fields = _TURN_END.split(" ".join(fields))
@@ -302,40 +273,24 @@ def _parse_ubuntu(texts: list[str]) -> list[Utterance]:
     return list(map(Utterance, [*roles, responder], plain))
 
 
-# Dialogues from such lines
+def _name_ubuntu(texts: list[str]) -> list[Utterance]:
+    """`_parse_ubuntu`; speakers without names alternate, and the response is b's."""
+    turns = _parse_ubuntu(texts)
+    return [
+        turn if turn.role else turn._replace(role="ba"[place % 2])
+        for place, turn in enumerate(reversed(turns))
+    ][::-1]
 
 
-def read_ecd(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[str, list[Utterance]]]:
-    """Yields the dialogues that the lines of the E-commerce corpus are windows of.
-
-    Negatives are dropped, and windows of one dialogue are merged (`merge_windows`). Sessions are
-    named by file and line.
-    """
-    return _merge(read_ecd_candidates, path, bad_lines)
+# The Ubuntu Dialogue Corpus (Lowe et al. 2015), the tab-separated copy of version 1.
+read_ubuntu_groups = functools.partial(_read_line_groups, _name_ubuntu)
 
 
-def read_ubuntu(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[str, list[Utterance]]]:
+def read_ubuntu(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
     """`read_ecd` for the Ubuntu corpus. If the file names no speakers, a and b alternate in each
     dialogue, a first.
     """
     # Speakers are named only after merging. Either speaker may give a window's response, so named
     # by distance from it, the same turn would have different speakers in two windows.
-    read = lambda path, bad_lines: _read_labelled(path, bad_lines, _parse_ubuntu)  # noqa: E731
-    for name, turns in _merge(read, path, bad_lines):
+    for name, turns in _read_windows(path, bad_lines, _parse_ubuntu):
         yield name, [t._replace(role=t.role or "ab"[n % 2]) for n, t in enumerate(turns)]
-
-
-def _merge(
-    read: CandidateReader, path: pathlib.Path, bad_lines: BadLines
-) -> Iterator[tuple[str, list[Utterance]]]:
-    for number, turns in merge_windows(functools.partial(_read_windows, read, path), bad_lines):
-        yield f"{path.name}-{number}", turns
-
-
-def _read_windows(
-    read: CandidateReader, path: pathlib.Path, bad_lines: BadLines
-) -> Iterator[Window]:
-    """Yields the turns of each true response, unless the file itself names the dialogues."""
-    for row in read(path, bad_lines):
-        if row.label and not row.group:
-            yield row.line, [*row.context, Utterance(row.responder, row.response)]

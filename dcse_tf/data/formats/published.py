@@ -5,15 +5,22 @@ A reader takes a path and a `BadLines`, and yields (session id, utterances in or
 
 import pathlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from dcse_tf.data.dialogue import Utterance
-from dcse_tf.data.formats.reading import convert, get_field, group_rows, read_members, unquote
+from dcse_tf.data.formats.reading import (
+    Sessions,
+    convert,
+    convert_lines,
+    get_field,
+    group_rows,
+    read_json_value,
+    unquote,
+)
 from dcse_tf.data.formats.windows import merge_windows
 from dcse_tf.input_files import BadLines, read_lines
 
-Sessions = Iterator[tuple[str, list[Utterance]]]
 Row = tuple[int, str, Utterance]
 
 
@@ -29,7 +36,7 @@ def read_session_tsv(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
             )
         return number, fields[0], Utterance(fields[1], fields[2])
 
-    return _group_lines(path, bad_lines, "", parse)
+    return group_rows(convert_lines(path, bad_lines, parse), path, bad_lines)
 
 
 def _group_lines(
@@ -39,13 +46,12 @@ def _group_lines(
     lines = (
         (number, line)
         for number, line in read_lines(path, bad_lines)
-        if number > 1 or not header or line.partition("\t")[0].strip().lower() != header
+        if number > 1 or line.partition("\t")[0].strip().lower() != header
     )
     return group_rows(convert(lines, parse, path, bad_lines), path, bad_lines)
 
 
 # The paper's corpora
-
 
 _JDDC_FIELDS = 7
 _SENDERS = {"0": "customer", "1": "agent"}
@@ -160,10 +166,7 @@ def read_dialoguecse(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
         named = zip(speakers, texts, strict=True)
         return number, [Utterance(_SENDERS[role], text) for role, text in named]
 
-    def read(counted: BadLines) -> Iterator[tuple[int, list[Utterance]]]:
-        return convert(read_lines(path, counted), parse, path, counted)
-
-    for number, turns in merge_windows(read, bad_lines):
+    for number, turns in merge_windows(convert_lines(path, bad_lines, parse)):
         yield f"{path.name}-{number}", turns
 
 
@@ -192,7 +195,8 @@ def read_chitchat(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
             for message in messages
         ]
 
-    return convert(read_members(path, bad_lines), parse, path, bad_lines)
+    members = read_json_value(path, bad_lines, dict).items()
+    return convert(enumerate(members, start=1), parse, path, bad_lines)
 
 
 def read_sgd(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
@@ -206,23 +210,20 @@ def read_sgd(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
 
     def parse_turn(turn: Any) -> Utterance:
         role, text = (get_field(turn, name, str) for name in ("speaker", "utterance"))
-        intents: dict[str, None] = {}
+        intents: list[str] = []
         acts = set()
         for frame in get_field(turn, "frames", list, []):
             for action in get_field(frame, "actions", list, []):
-                act, slot = get_field(action, "act", str), get_field(action, "slot", str, "")
-                acts.add(f"{act}:{slot}")
+                act = get_field(action, "act", str)
+                acts.add(f"{act}:{get_field(action, 'slot', str, '')}")
                 if act == "INFORM_INTENT":
-                    values = get_field(action, "values", list)
-                    if not all(isinstance(value, str) for value in values):
-                        raise ValueError(f'expected "values" to be texts, found {values!r:.40}')
-                    intents |= dict.fromkeys(values)
-        return Utterance(role.lower(), text, tuple(intents), tuple(sorted(acts)))
+                    intents += map(str, get_field(action, "values", list))
+        return Utterance(role.lower(), text, tuple(dict.fromkeys(intents)), tuple(sorted(acts)))
 
-    def parse(number: int, member: tuple[str, Any]) -> tuple[str, list[Utterance]]:
-        session_id = get_field(member[1], "dialogue_id", str)
-        if not session_id:
+    def parse(number: int, dialogue: Any) -> tuple[str, list[Utterance]]:
+        if not (session_id := get_field(dialogue, "dialogue_id", str)):
             raise ValueError('expected "dialogue_id", found an empty text')
-        return session_id, [parse_turn(turn) for turn in get_field(member[1], "turns", list)]
+        return session_id, [parse_turn(turn) for turn in get_field(dialogue, "turns", list)]
 
-    return convert(read_members(path, bad_lines, array=True), parse, path, bad_lines)
+    dialogues = read_json_value(path, bad_lines, list)
+    return convert(enumerate(dialogues, start=1), parse, path, bad_lines)

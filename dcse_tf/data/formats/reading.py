@@ -2,17 +2,12 @@
 
 import csv
 import functools
-import itertools
 import pathlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-import ijson
-import numpy as np
-
 from dcse_tf.data.dialogue import Utterance
-from dcse_tf.errors import InputError
-from dcse_tf.files import hash_number
+from dcse_tf.errors import InputError, require
 from dcse_tf.input_files import (
     UNREADABLE,
     BadLines,
@@ -24,37 +19,10 @@ from dcse_tf.input_files import (
 
 T = TypeVar("T")
 R = TypeVar("R")
+Sessions = Iterator[tuple[str, list[Utterance]]]
 
-_RECENT = 1 << 16
-_PIECE = 1 << 16  # characters of JSON read at a time
 _LONGEST_FIELD = 64 << 20  # characters, of a field and of a line of it
 csv.field_size_limit(_LONGEST_FIELD)  # Python's own limit is 128 KiB, less than some e-mails
-
-
-class SeenIds:
-    """A set of texts, kept as 64-bit fingerprints: eight bytes each, plus a buffer.
-
-    A Python set would take a hundred bytes per id, which would be most of the memory of a job that
-    streams millions of sessions.
-    """
-
-    def __init__(self) -> None:
-        self._recent: set[int] = set()
-        self._sorted = np.zeros(0, np.uint64)
-
-    def add(self, text: str) -> None:
-        self._recent.add(hash_number(text))
-        if len(self._recent) >= _RECENT:
-            recent = np.fromiter(self._recent, np.uint64, len(self._recent))
-            self._sorted = np.union1d(self._sorted, recent)
-            self._recent = set()
-
-    def __contains__(self, text: str) -> bool:
-        key = hash_number(text)
-        if key in self._recent:
-            return True
-        place = int(np.searchsorted(self._sorted, np.uint64(key)))
-        return place < len(self._sorted) and int(self._sorted[place]) == key
 
 
 def convert(
@@ -69,17 +37,65 @@ def convert(
     for number, value in values:
         try:
             result = parse(number, value)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             bad_lines.report(path, number, str(error))
-        except RecursionError:  # a value that ijson can read, but Python cannot print
-            bad_lines.report(path, number, "nested too deeply")
         else:
             yield result
 
 
+def convert_lines(
+    path: pathlib.Path, bad_lines: BadLines, parse: Callable[[int, str], R]
+) -> Iterator[R]:
+    """`convert` for the lines of a text file."""
+    return convert(read_lines(path, bad_lines), parse, path, bad_lines)
+
+
+def read_json_lines(
+    path: pathlib.Path, bad_lines: BadLines, parse: Callable[[int, Any], R]
+) -> Iterator[R]:
+    """`convert` for the JSON values of a file with one a line."""
+    return convert_lines(path, bad_lines, lambda number, line: parse(number, parse_json(line)))
+
+
+def read_json_value(path: pathlib.Path, bad_lines: BadLines, kind: type[T]) -> T:
+    """Reads a file that is one JSON object (kind dict) or array (kind list).
+
+    Raises:
+        InputError: the file is something else, or cannot be read.
+    """
+    try:
+        with open_text(path, bad_lines.encoding) as file:
+            text = file.read()
+        if not is_encodable(text):
+            raise ValueError(bad_lines.not_encoded)
+        if not isinstance(value := parse_json(text), kind):
+            raise ValueError(f"found {text[:20]!r}")
+    except (ValueError, *UNREADABLE) as error:
+        name = "array" if kind is list else "object"
+        raise InputError(f"{path}: expected one JSON {name}: {error}") from error
+    return value
+
+
+def get_field(value: Any, name: str, kind: type[T], *default: T) -> T:
+    """A field of a JSON object, of the kind str or list; the default if there is none.
+
+    Raises:
+        ValueError: the value is no object, or its field is missing or of another kind.
+    """
+    if not isinstance(value, dict):
+        raise ValueError(f'expected an object with "{name}", found {value!r:.40}')
+    if name not in value and default:
+        return default[0]
+    if not isinstance(found := value.get(name), kind):
+        wanted = "a text" if kind is str else "a list"
+        instead = repr(found)[:40] if name in value else f"only {', '.join(value) or 'no field'}"
+        raise ValueError(f'expected "{name}" to be {wanted}, found {instead:.200}')
+    return found
+
+
 def group_rows(
     rows: Iterable[tuple[int, str, Utterance]], path: pathlib.Path, bad_lines: BadLines
-) -> Iterator[tuple[str, list[Utterance]]]:
+) -> Sessions:
     """Yields each session when its last row is read, so that memory holds only one.
 
     A row of a session that has already ended is bad: two pieces of one session must not become
@@ -92,7 +108,7 @@ def group_rows(
     """
     current: str | None = None
     turns: list[Utterance] = []
-    ended = SeenIds()
+    ended: set[str] = set()
     for number, session_id, utterance in rows:
         if session_id != current:
             if session_id in ended:
@@ -106,9 +122,6 @@ def group_rows(
         turns.append(utterance)
     if current is not None:
         yield current, turns
-
-
-# Tables
 
 
 def read_table(
@@ -131,28 +144,24 @@ def read_table(
     try:
         with open_text(path, bad_lines.encoding) as file:
             lines = iter(functools.partial(file.readline, _LONGEST_FIELD), "")
-            rows = csv.reader(
-                lines,
-                delimiter=delimiter,
-                quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
-                strict=True,
-            )
+            quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+            rows = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
             while True:
-                problem, row = "", None
+                row, problem = [""], ""
                 try:
-                    row = next(rows, None)
+                    row = next(rows)
+                except StopIteration:
+                    return
                 except csv.Error as error:
                     problem = f"not a table: {error}"
-                if not is_encodable("".join(row or ())):
+                if not is_encodable("".join(row)):
                     problem = bad_lines.not_encoded
-                if row is not None and not problem and width and row and len(row) != width:
+                elif not problem and width and len(row) not in (0, width):
                     problem = f"expected {width} field(s), found {len(row)}"
                 if problem and not width:  # the next row is no header
                     raise InputError(f"{path}:{rows.line_num}: {problem}")
                 if problem:
                     bad_lines.report(path, rows.line_num, problem)
-                elif row is None:
-                    return
                 elif row:
                     width = len(row)
                     yield rows.line_num, row if quoted else list(map(unquote, row))
@@ -170,87 +179,49 @@ def unquote(field: str) -> str:
     return field
 
 
-# JSON
+# Parquet
+
+_ROWS = 1024  # read at a time
+_BUFFER = 1 << 20  # bytes of a column read at a time; without it, its whole row group is read
 
 
-def read_json_lines(
-    path: pathlib.Path, bad_lines: BadLines, parse: Callable[[int, Any], R]
-) -> Iterator[R]:
-    """Yields what `parse` makes of the JSON value of each line.
+def is_parquet(path: pathlib.Path) -> bool:
+    """Whether a file is Parquet, or by its name should be."""
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"PAR1" or path.suffix == ".parquet"
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+
+
+def read_parquet(
+    path: pathlib.Path, choose: Callable[[list[str]], list[str]] = list
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields (number from 1, values by column) for each row; times become microseconds.
 
     Args:
         path: the file.
-        bad_lines: counts lines that are not JSON, or not the expected JSON.
-        parse: converts a line's number and value; it raises ValueError, with the reason, if the
-            value is not as expected.
-    """
-    lines = read_lines(path, bad_lines)
-    return convert(lines, lambda number, line: parse(number, parse_json(line)), path, bad_lines)
-
-
-def read_members(
-    path: pathlib.Path, bad_lines: BadLines, array: bool = False
-) -> Iterator[tuple[int, tuple[str, Any]]]:
-    """Yields (number from 1, (key, value)) for each member of a file that is one JSON object.
-
-    Args:
-        path: the file, of any size.
-        bad_lines: has the encoding of the file.
-        array: whether the file is one JSON array instead; the keys are then "".
+        choose: chooses from its columns those to read.
 
     Raises:
-        InputError: the file is not one JSON object or array, or cannot be read.
+        InputError: pyarrow is not installed, or the file is not Parquet.
     """
+    pa = require("pyarrow", "parquet", f"reading {path}")
+    parquet = require("pyarrow.parquet", "parquet", f"reading {path}")
     number = 0
     try:
-        with open_text(path, bad_lines.encoding) as file:
-            head = file.read(1024)
-            # In a value of another kind ijson silently finds nothing.
-            if not head.lstrip().startswith("[" if array else "{"):
-                raise ValueError(f"found {head[:20]!r}")
-            pieces = itertools.chain([head], iter(functools.partial(file.read, _PIECE), ""))
-            source = (piece.encode() for piece in pieces)
-            members = ijson.kvitems(ijson.from_iter(source), "", use_float=True)
-            if array:
-                values = ijson.items(ijson.from_iter(source), "item", use_float=True)
-                members = (("", value) for value in values)
-            for number, member in enumerate(members, start=1):
-                yield number, member
-    except (ijson.JSONError, ValueError, *UNREADABLE) as error:
-        reason = error.args[0] if error.args else ""
-        if isinstance(error, UnicodeError):
-            reason = bad_lines.not_encoded
-        if isinstance(reason, bytes):  # yajl's messages are bytes
-            reason = reason.decode(errors="replace")
-        first = (str(reason).strip().splitlines() or [type(error).__name__])[0]
-        kind = "array" if array else "object"
-        raise InputError(
-            f"{path}: expected one JSON {kind}: after {number} member(s): {first}"
-        ) from error
-
-
-def get_field(value: Any, name: str, kind: type[T], *default: T) -> T:
-    """A field of a JSON object.
-
-    Args:
-        value: the object.
-        name: the name of the field.
-        kind: str or list.
-        default: what to return if there is no field of that name; without it, that is an error.
-
-    Raises:
-        ValueError: the value is no object, or its field is not of that kind; the message says what
-            was found.
-    """
-    if not isinstance(value, dict):
-        raise ValueError(f'expected an object with "{name}", found {value!r:.40}')
-    found = value.get(name)
-    if name not in value and default:
-        return default[0]
-    if not isinstance(found, kind):
-        wanted = "a text" if kind is str else "a list"
-        instead = repr(found)[:40] if name in value else f"only {', '.join(value) or 'no field'}"
-        raise ValueError(f'expected "{name}" to be {wanted}, found {instead:.200}')
-    if isinstance(found, str):
-        found.encode()  # JSON escapes can spell lone surrogates, which UTF-8 cannot encode
-    return found
+        with parquet.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER) as file:
+            names = choose([field.name for field in file.schema_arrow])
+            for batch in file.iter_batches(_ROWS, columns=names, use_threads=False):
+                columns = [
+                    column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
+                    if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type)
+                    else column
+                    for column in batch.columns
+                ]
+                for row in zip(*(column.to_pylist() for column in columns), strict=True):
+                    number += 1
+                    yield number, dict(zip(batch.schema.names, row, strict=True))
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"{path}: cannot be read as Parquet: {reason}") from error

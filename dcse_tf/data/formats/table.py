@@ -1,25 +1,17 @@
 """Tables with a turn a row: CSV with any delimiter, or Parquet. Rows may stand in any order."""
 
 import contextlib
-import csv
 import datetime
 import email.utils
 import itertools
 import math
+import operator
 import pathlib
-import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dcse_tf.data.dialogue import Utterance
-from dcse_tf.data.formats.messages import (
-    AS_THEY_ARE,
-    is_parquet,
-    open_parquet,
-    read_messages,
-    read_parquet,
-)
-from dcse_tf.data.formats.reading import convert, read_table
+from dcse_tf.data.formats.reading import Sessions, convert, is_parquet, read_parquet, read_table
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import UNREADABLE, BadLines, open_text
 
@@ -27,18 +19,17 @@ _DELIMITERS = (",", ";", "\t", "|")
 # The names of `columns`; a column of that name needs none.
 NAMES = ("session_id", "role", "text", "time")
 _LONGEST_HEADER = 1 << 20  # characters
-_CACHE = 64 << 10  # KiB of rows in memory; the others are in a temporary file
-_EPOCH = datetime.datetime(1970, 1, 1)
+
+Row = tuple[str, int | float, str, str]  # session, time, role, text
 
 
 def read_tables(
-    paths: Sequence[pathlib.Path], bad_lines: BadLines, columns: Mapping[str, str] = AS_THEY_ARE
-) -> Iterator[tuple[str, list[Utterance]]]:
+    paths: Sequence[pathlib.Path], bad_lines: BadLines, columns: Mapping[str, str] | None = None
+) -> Sessions:
     """Yields the dialogues of all files together, once all rows are read, sorted by id.
 
     The rows of a dialogue are sorted by time, and rows of equal time stay in the order of the
-    files. They wait for their turn in a temporary file of the size of the texts. Without a column
-    of roles, these are "". A Parquet file with a list of turns a row is read as `messages`.
+    files; until then they are in memory. Without a column of roles, these are "".
 
     Args:
         paths: the files.
@@ -49,52 +40,48 @@ def read_tables(
     Raises:
         InputError: a file cannot be read or lacks a column, or there are too many bad lines.
     """
-    parse = _make_parser()
-    with contextlib.closing(sqlite3.connect("", check_same_thread=False)) as database:
-        for pragma in ("journal_mode=OFF", "synchronous=OFF", f"cache_size=-{_CACHE}"):
-            database.execute(f"PRAGMA {pragma}")
-        database.execute("CREATE TABLE turns (session TEXT, time, role TEXT, text TEXT)")
-        for path in paths:
-            if is_parquet(path):
-                import pyarrow as pa
-
-                with open_parquet(path) as file:
-                    kinds = {field.name: field.type for field in file.schema_arrow}
-                turns = kinds.get(columns.get("turns", "turns"), pa.null())
-                if pa.types.is_list(turns) or pa.types.is_large_list(turns):
-                    yield from read_messages(path, bad_lines, columns)
-                    continue
-                chosen = choose_columns(list(kinds), columns, str(path))
-                rows: Iterator[tuple[int, Any]] = read_parquet(path, list(chosen.values()))
-            else:
-                lines = read_table(path, bad_lines, _find_delimiter(path, bad_lines, columns))
-                header = [name.strip() for name in next(lines, (1, []))[1]]
-                chosen = choose_columns(header, columns, f"{path}:1")
-                rows = ((number, dict(zip(header, row, strict=True))) for number, row in lines)
-            named = ((n, {k: row[column] for k, column in chosen.items()}) for n, row in rows)
-            parsed = convert(named, parse, path, bad_lines)
-            with _name_full_disk():
-                database.executemany("INSERT INTO turns VALUES (?, ?, ?, ?)", parsed)
-        with _name_full_disk():
-            found = database.execute(
-                "SELECT session, role, text FROM turns ORDER BY session, time, rowid"
-            )
-            for session, members in itertools.groupby(found, key=lambda row: row[0]):
-                yield session, [Utterance(role, text) for _, role, text in members]
+    parse, found = _make_parser(), list[Row]()
+    for path in paths:
+        rows = _read_rows(path, bad_lines, columns or {})
+        found += convert(rows, parse, path, bad_lines)
+    found.sort(key=operator.itemgetter(0, 1))
+    for session, members in itertools.groupby(found, key=operator.itemgetter(0)):
+        yield session, [Utterance(role, text) for _, _, role, text in members]
 
 
-def _make_parser() -> Callable[[int, Mapping[str, Any]], tuple[Any, ...]]:
+def _read_rows(
+    path: pathlib.Path, bad_lines: BadLines, columns: Mapping[str, str]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields (line or row number, values by those of NAMES that there are)."""
+    chosen: dict[str, str] = {}
+
+    def choose(header: list[str], where: str = str(path)) -> list[str]:
+        chosen.update(choose_columns(header, columns, where))
+        return list(chosen.values())
+
+    if is_parquet(path):
+        rows = read_parquet(path, choose)
+    else:
+        lines = read_table(path, bad_lines, _find_delimiter(path, bad_lines, columns))
+        header = [name.strip() for name in next(lines, (1, []))[1]]
+        choose(header, f"{path}:1")
+        rows = ((number, dict(zip(header, row, strict=True))) for number, row in lines)
+    for number, row in rows:
+        yield number, {name: row[column] for name, column in chosen.items()}
+
+
+def _make_parser() -> Callable[[int, Mapping[str, Any]], Row]:
     """Makes a function of a row that returns its session, time, role and text."""
     kinds_of_times: set[str] = set()
 
-    def parse(number: int, row: Mapping[str, Any]) -> tuple[Any, ...]:
+    def parse(number: int, row: Mapping[str, Any]) -> Row:
         session, role, text = _name(row["session_id"]), _name(row.get("role", "")), row["text"]
         if not session or (not role and "role" in row):
             raise ValueError(f"the {'role' if session else 'id'} is empty")
         if not isinstance(text, str | None):
             raise ValueError(f"expected a text, found {text!r:.40}")
         if "time" not in row:
-            return session, None, role, text or ""
+            return session, 0, role, text or ""
         kind, time = parse_time(row["time"])
         if kinds_of_times - {kind}:
             raise ValueError(f"expected {min(kinds_of_times)}, as before, found {row['time']!r}")
@@ -142,7 +129,7 @@ def _find_delimiter(path: pathlib.Path, bad_lines: BadLines, columns: Mapping[st
     wanted = {columns.get(name, name) for name in NAMES}
 
     def rate(delimiter: str) -> tuple[int, int]:
-        fields = [field.strip() for field in next(csv.reader([header], delimiter=delimiter), [])]
+        fields = [field.strip(' "') for field in header.split(delimiter)]
         return len(wanted.intersection(fields)), len(fields)
 
     return max(_DELIMITERS, key=rate)
@@ -160,7 +147,7 @@ def parse_time(value: object) -> tuple[str, int | float]:
 
     Returns:
         What it is, in words; only values of one kind can be compared. Then the number, or the
-        microseconds since 1970.
+        seconds since 1970.
 
     Raises:
         ValueError: it is neither.
@@ -169,7 +156,7 @@ def parse_time(value: object) -> tuple[str, int | float]:
     with contextlib.suppress(ValueError):
         number = int(text) if text.lstrip("+-").isdecimal() else float(text)
         if math.isfinite(number):
-            return "a number", number if abs(number) < 2**63 else float(number)
+            return "a number", number
     when = None
     for read in (datetime.datetime.fromisoformat, email.utils.parsedate_to_datetime):
         with contextlib.suppress(ValueError, TypeError, OverflowError):
@@ -178,16 +165,6 @@ def parse_time(value: object) -> tuple[str, int | float]:
         raise ValueError(
             f"expected a number or a time such as 2017-10-31 22:10:47, found {text[:40]!r}"
         )
-    kind = "a time without its zone" if when.tzinfo is None else "a time with its zone"
-    since = when.replace(tzinfo=None) - (when.utcoffset() or datetime.timedelta()) - _EPOCH
-    return kind, since // datetime.timedelta(microseconds=1)
-
-
-@contextlib.contextmanager
-def _name_full_disk() -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        raise InputError(
-            f"sorting the rows of `input`: {error}; TMPDIR names the folder of the temporary file"
-        ) from error
+    if when.tzinfo is None:
+        return "a time without its zone", when.replace(tzinfo=datetime.UTC).timestamp()
+    return "a time with its zone", when.timestamp()
