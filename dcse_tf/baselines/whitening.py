@@ -134,7 +134,7 @@ def make_affine_layer(fitted: Fitted, dim: int):
         InputError: it was fitted to embeddings of another dimension.
     """
     from dcse_tf.bert.sentence_modules import AffineMap
-    from dcse_tf.matching.affine import AffineMaps
+    from dcse_tf.matching.heads import AffineMaps
 
     mean = fitted.tensors["mean"]
     matrix = fitted.tensors.get("matrix", np.eye(len(mean), dtype=mean.dtype))

@@ -22,7 +22,7 @@ ENCODER_FOLDER = "encoder"
 RERANKER_FILE = "reranker.json"
 # The settings of a re-ranker without a BERT, see `dcse_tf.reading.matchers`.
 MATCHER_FILE = "matcher.json"
-# An encoder's form of matching, see `dcse_tf.matching.matching_files`.
+# An encoder's form of matching, see `dcse_tf.matching.matching`.
 MATCHING_FILE = "matching.json"
 ATTENTION_FILE = "turn_attention.safetensors"
 # An encoder's projection heads, see `dcse_tf.matching.head_files`.

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dcse_tf.matching.head_files import NO_HEADS, HeadMaps
+from dcse_tf.matching.head_files import HeadMaps
 
 BATCH_TOKENS = 2048
 _BYTES_PER_TOKEN = 4
@@ -41,7 +41,7 @@ class Backend(abc.ABC):
     @property
     def heads(self) -> HeadMaps:
         """The projection heads that the model was trained with, by side; empty without any."""
-        return NO_HEADS
+        return {}
 
     @abc.abstractmethod
     def read(self, texts: list[str]) -> tuple[Any, np.ndarray, np.ndarray]:

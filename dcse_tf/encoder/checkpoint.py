@@ -23,9 +23,9 @@ from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
 from dcse_tf.encoder.load import find_folder, refuse_reranker
 from dcse_tf.encoder.model_options import ModelOptions
 from dcse_tf.errors import InputError
-from dcse_tf.matching.affine import AffineMaps
 from dcse_tf.matching.head_files import read_heads
-from dcse_tf.matching.matching_files import read_matching
+from dcse_tf.matching.heads import AffineMaps
+from dcse_tf.matching.matching import read_matching
 
 
 def load_checkpoint(

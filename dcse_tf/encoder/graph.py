@@ -15,8 +15,7 @@ from dcse_tf.bert.vocabulary import Vocabulary
 from dcse_tf.bert.weights import read_bert_tensors
 from dcse_tf.encoder.backend import BATCH_TOKENS, Backend, Match, hash_arrays, split_by_length
 from dcse_tf.matching.head_files import HeadMaps, read_heads
-from dcse_tf.matching.matching import build_matching, masked_mean
-from dcse_tf.matching.matching_files import PAPER, MatchingForm
+from dcse_tf.matching.matching import PAPER, MatchingForm, build_matching, masked_mean
 from dcse_tf.progress import Progress
 
 _CHUNK = 1000  # contexts whose token embeddings are held in memory at a time

@@ -26,7 +26,7 @@ from dcse_tf.errors import InputError
 from dcse_tf.exporting.export_options import ExportOptions
 from dcse_tf.files import write_json
 from dcse_tf.input_files import read_json_object
-from dcse_tf.matching.affine import AffineMaps
+from dcse_tf.matching.heads import AffineMaps
 from dcse_tf.reading.reranker_files import write_reranker_settings
 from dcse_tf.reranker.checkpoint_scorer import BERT, read_weights
 from dcse_tf.reranker.scorers import RerankerFolder

@@ -18,10 +18,10 @@ import keras
 from keras import ops
 
 from dcse_tf.bert.bert import initialize_weights
+from dcse_tf.bert.sentence_modules import AffineMap
 from dcse_tf.matching.matching import masked_mean, unit
 
 
-@keras.saving.register_keras_serializable(package="dcse_tf")
 class ProjectionHead(keras.layers.Layer):
     """Two dense layers; the first is as wide as the embeddings and has a ReLU.
 
@@ -48,20 +48,10 @@ class ProjectionHead(keras.layers.Layer):
         hidden = ops.matmul(inputs, self.rate * self.hidden_kernel) + self.rate * self.hidden_bias
         return ops.matmul(ops.relu(hidden), self.rate * self.output_kernel)
 
-    def compute_output_shape(self, inputs_shape):
-        return (*inputs_shape[:-1], self.units)
-
-    def get_config(self):
-        return {**super().get_config(), "units": self.units, "rate": self.rate}
-
 
 def build_heads(dim: int, units: int, rate: float, seed: int) -> list[ProjectionHead]:
-    """The heads of contexts and of responses, with weights drawn by (seed, position).
-
-    Args:
-        dim: width of the sentence embeddings.
-        units, rate: see `ProjectionHead`.
-        seed: seed of the initial weights.
+    """The heads of contexts and of responses on embeddings `[n, dim]`, with weights drawn by
+    (seed, position); see `ProjectionHead`.
     """
     heads = []
     for place, name in enumerate(("context_head", "response_head")):
@@ -73,7 +63,6 @@ def build_heads(dim: int, units: int, rate: float, seed: int) -> list[Projection
     return heads
 
 
-@keras.saving.register_keras_serializable(package="dcse_tf")
 class ContextPrediction(keras.layers.Layer):
     """1 - cosine of the predicted and the actual embeddings of the turns around an utterance.
 
@@ -96,10 +85,9 @@ class ContextPrediction(keras.layers.Layer):
             # Initially, each turn is predicted to have the utterance's own embedding.
             return ops.broadcast_to(ops.eye(dim, dtype=dtype) / self.rate, shape)
 
-        self.kernel = self.add_weight(
-            shape=(len(self.slots), dim, dim), initializer=identities, name="kernel"
-        )
-        self.bias = self.add_weight(shape=(len(self.slots), dim), initializer="zeros", name="bias")
+        shape = (len(self.slots), dim)
+        self.kernel = self.add_weight((*shape, dim), initializer=identities, name="kernel")
+        self.bias = self.add_weight(shape, initializer="zeros", name="bias")
 
     def call(self, table, table_before, padding_mask, response, context_index, turn_mask):
         """Computes the loss of every utterance.
@@ -125,16 +113,24 @@ class ContextPrediction(keras.layers.Layer):
         # A row may have none of these turns.
         return ops.sum((1.0 - cosine) * real, axis=1) / ops.maximum(ops.sum(real, axis=1), 1.0)
 
-    def compute_output_shape(
-        self,
-        table_shape,
-        table_before_shape,
-        padding_mask_shape,
-        response_shape,
-        context_index_shape,
-        turn_mask_shape,
-    ):
-        return response_shape
 
-    def get_config(self):
-        return {**super().get_config(), "slots": self.slots, "rate": self.rate}
+class AffineMaps(keras.layers.Layer):
+    """Applies affine maps to embeddings `[n, dim]`, one after another.
+
+    Used for sentence-transformers' Dense modules, projection heads and whitening. Each map is
+    computed in the dtype of its matrix.
+
+    Args:
+        maps: the maps in order, at least one.
+    """
+
+    def __init__(self, maps: Sequence[AffineMap], **kwargs):
+        super().__init__(trainable=False, autocast=False, **kwargs)
+        self.maps = tuple(maps)
+
+    def call(self, embeddings):
+        for step in self.maps:
+            embeddings = ops.cast(embeddings, step.matrix.dtype.name)
+            embeddings = ops.matmul(embeddings - step.shift, step.matrix) + step.bias
+            embeddings = ops.relu(embeddings) if step.relu else embeddings
+        return embeddings

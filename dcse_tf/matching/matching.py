@@ -1,7 +1,22 @@
-"""The matching of a response with its context and its loss as Keras layers (equations 3 to 8)."""
+"""The matching of a response with its context and its loss as Keras layers (equations 3 to 8), and
+the files of an encoder's matching.
+
+matching.json says that the encoder was trained with the paper's matching;
+turn_attention.safetensors contains the weights of the turns' attention, if there is one.
+"""
+
+import dataclasses
+import pathlib
 
 import keras
+import safetensors
 from keras import ops
+
+from dcse_tf.bert.bert import initialize_weights
+from dcse_tf.bert.checkpoints import ATTENTION_FILE, MATCHING_FILE
+from dcse_tf.bert.tensor_files import write_tensor_file
+from dcse_tf.errors import InputError
+from dcse_tf.files import write_json
 
 
 def zero_padding(inputs, is_real):
@@ -16,7 +31,6 @@ def masked_mean(inputs, is_real):
     return total / ops.maximum(count, ops.ones((), inputs.dtype))
 
 
-@keras.saving.register_keras_serializable(package="dcse_tf")
 class MaskedMeanPooling(keras.layers.Layer):
     """Mean over the real entries of an axis (paper, 4.3; released code).
 
@@ -24,19 +38,8 @@ class MaskedMeanPooling(keras.layers.Layer):
     """
 
     def call(self, inputs, is_real):
-        """Pools the last axis but one.
-
-        Args:
-            inputs: float `[..., tokens, dim]`.
-            is_real: bool `[..., tokens]`, True = real.
-
-        Returns:
-            float `[..., dim]`.
-        """
+        """Pools float `[..., tokens, dim]`, real where bool `[..., tokens]`: `[..., dim]`."""
         return masked_mean(inputs, is_real)
-
-    def compute_output_shape(self, inputs_shape, is_real_shape):
-        return (*inputs_shape[:-2], inputs_shape[-1])
 
 
 def inverse_root(squares):
@@ -53,7 +56,6 @@ def unit(vectors):
     return vectors * inverse_root(ops.sum(vectors * vectors, axis=-1, keepdims=True))
 
 
-@keras.saving.register_keras_serializable(package="dcse_tf")
 class CosineSimilarity(keras.layers.Layer):
     """Cosine along the last axis; a zero vector has cosine 0 with everything.
 
@@ -66,11 +68,7 @@ class CosineSimilarity(keras.layers.Layer):
         squares = ops.sum(first * first, axis=-1) * ops.sum(second * second, axis=-1)
         return product * inverse_root(squares)
 
-    def compute_output_shape(self, first_shape, second_shape):
-        return first_shape[:-1]
 
-
-@keras.saving.register_keras_serializable(package="dcse_tf")
 class MatchingGuidedEmbedding(keras.layers.Layer):
     """Refines candidate responses by their matching matrices with context utterances.
 
@@ -97,32 +95,11 @@ class MatchingGuidedEmbedding(keras.layers.Layer):
         matching = ops.einsum("btid,bcjd->bctij", context, candidates) * scale
         return ops.einsum("bctij,bcjd->bctid", matching, candidates)
 
-    def compute_output_shape(
-        self,
-        context_shape,
-        candidates_shape,
-        context_padding_mask_shape,
-        candidate_padding_mask_shape,
-    ):
-        batch, turns, tokens, dim = context_shape
-        return (batch, candidates_shape[1], turns, tokens, dim)
-
 
 # Width of the released code's attention.
 _ADDITIVE_WIDTH = 256
-_MASKED = -1e9
 
 
-def _softmax(scores):
-    """Softmax over the last axis."""
-    if scores.shape[-1] == 1:
-        # ops.softmax warns about an axis of one entry, which a context of one turn has. A constant
-        # 1 would give the network no gradients at all, while an optimizer expects zeros.
-        return ops.exp(scores - scores)
-    return ops.softmax(scores, axis=-1)
-
-
-@keras.saving.register_keras_serializable(package="dcse_tf")
 class TurnAttention(keras.layers.Layer):
     """Weights of the turns from their pooled refined embeddings (equations 5 and 6, I1).
 
@@ -140,34 +117,26 @@ class TurnAttention(keras.layers.Layer):
 
     def build(self, refined_shape, turn_mask_shape=None):
         dim, additive = refined_shape[-1], self.kind == "additive_attention"
-        self.hidden = keras.layers.Dense(
-            _ADDITIVE_WIDTH if additive else dim,
-            activation="tanh" if additive else "relu",
-            dtype=self.dtype_policy,
-            name="hidden",
-        )
-        self.output_ = keras.layers.Dense(
-            1, use_bias=not additive, dtype=self.dtype_policy, name="output"
-        )
+        width, activation = (_ADDITIVE_WIDTH, "tanh") if additive else (dim, "relu")
+        policy = {"dtype": self.dtype_policy}
+        self.hidden = keras.layers.Dense(width, activation, name="hidden", **policy)
+        self.output_ = keras.layers.Dense(1, use_bias=not additive, name="output", **policy)
         self.hidden.build((None, dim))
-        self.output_.build((None, self.hidden.units))
+        self.output_.build((None, width))
 
     def score(self, refined):
         """The network's output for pooled R_hat: maps float `[..., dim]` to `[...]`."""
         return ops.squeeze(self.output_(self.hidden(refined)), -1)
 
     def weigh(self, scores, turn_mask):
-        """Weights of the turns; zero for absent turns.
-
-        Args:
-            scores: float `[..., turns]`.
-            turn_mask: bool `[..., turns]`, True = real turn.
-
-        Returns:
-            float `[..., turns]`.
+        """Weights of the turns, float `[..., turns]`, from scores of that shape; zero where bool
+        `[..., turns]` is False.
         """
-        masked = ops.full((), _MASKED, scores.dtype)
-        alpha = _softmax(ops.where(turn_mask, scores, masked))
+        scores = ops.where(turn_mask, scores, ops.full((), -1e9, scores.dtype))
+        # ops.softmax warns about an axis of one entry, which a context of one turn has. A constant
+        # 1 would give the network no gradients at all, while an optimizer expects zeros.
+        alone = scores.shape[-1] == 1
+        alpha = ops.exp(scores - scores) if alone else ops.softmax(scores, axis=-1)
         weights = 1.0 + alpha if self.kind == "additive_attention" else alpha
         return ops.where(turn_mask, weights, ops.zeros((), weights.dtype))
 
@@ -183,65 +152,22 @@ class TurnAttention(keras.layers.Layer):
         """
         return self.weigh(self.score(refined), turn_mask)
 
-    def compute_output_shape(self, refined_shape, turn_mask_shape):
-        return refined_shape[:-1]
 
-    def get_config(self):
-        return {**super().get_config(), "kind": self.kind}
+class TurnAggregation(keras.layers.Layer):
+    """Averages refined embeddings over their tokens, then over the real turns (equation 7, I2), or
+    sums the weighted turns (equation 5, I1).
 
-
-class WithTurnAttention(keras.layers.Layer):
-    """Base of layers that weight turns.
+    The paper averages matrices over turns and pools the result. Since utterances differ in length,
+    each turn is pooled over its own real tokens first, so that all turns have equal weight.
 
     Args:
-        attention: the `TurnAttention` that gives the weights, possibly shared with other layers;
-            None for equal weights.
+        attention: the `TurnAttention` that gives the weights, already built, possibly shared with
+            other layers; None for the mean.
     """
 
     def __init__(self, attention=None, **kwargs):
         super().__init__(**kwargs)
         self.attention = attention
-
-    def build_attention(self, dim):
-        """Builds the attention unless another layer has built it."""
-        if self.attention is not None and not self.attention.built:
-            self.attention.build((None, dim))
-
-    def get_config(self):
-        attention = keras.saving.serialize_keras_object(self.attention)
-        return {**super().get_config(), "attention": attention}
-
-    @classmethod
-    def from_config(cls, config):
-        attention = keras.saving.deserialize_keras_object(config.pop("attention"))
-        return cls(attention=attention, **config)
-
-
-@keras.saving.register_keras_serializable(package="dcse_tf")
-class AttentiveTurnAggregation(WithTurnAttention):
-    """Pools refined embeddings over tokens, then sums the weighted turns (equation 5)."""
-
-    def build(self, refined_shape, context_padding_mask_shape, turn_mask_shape):
-        self.build_attention(refined_shape[-1])
-
-    def call(self, refined, context_padding_mask, turn_mask):
-        """Computes the pooled R_tilde; arguments and result as in `TurnAggregation`."""
-        turns = masked_mean(refined, ops.expand_dims(context_padding_mask, 1))
-        weights = self.attention(turns, ops.expand_dims(turn_mask, 1))
-        return ops.sum(turns * ops.expand_dims(weights, -1), axis=-2)
-
-    def compute_output_shape(self, refined_shape, context_padding_mask_shape, turn_mask_shape):
-        batch, candidates, _, _, dim = refined_shape
-        return (batch, candidates, dim)
-
-
-@keras.saving.register_keras_serializable(package="dcse_tf")
-class TurnAggregation(keras.layers.Layer):
-    """Averages refined embeddings over their tokens, then over the real turns (equation 7, I2).
-
-    The paper averages matrices over turns and pools the result. Since utterances differ in length,
-    each turn is pooled over its own real tokens first, so that all turns have equal weight.
-    """
 
     def call(self, refined, context_padding_mask, turn_mask):
         """Computes the pooled R_tilde.
@@ -256,14 +182,12 @@ class TurnAggregation(keras.layers.Layer):
         """
         # The masks get an axis for the candidates, for all of which they are the same.
         turns = masked_mean(refined, ops.expand_dims(context_padding_mask, 1))
-        return masked_mean(turns, ops.expand_dims(turn_mask, 1))
+        turn_mask = ops.expand_dims(turn_mask, 1)
+        if self.attention is None:
+            return masked_mean(turns, turn_mask)
+        return ops.sum(turns * ops.expand_dims(self.attention(turns, turn_mask), -1), axis=-2)
 
-    def compute_output_shape(self, refined_shape, context_padding_mask_shape, turn_mask_shape):
-        batch, candidates, _, _, dim = refined_shape
-        return (batch, candidates, dim)
 
-
-@keras.saving.register_keras_serializable(package="dcse_tf")
 class NTXent(keras.layers.Layer):
     """-log softmax of the positive's similarity among the candidates' (paper, equation 8).
 
@@ -290,12 +214,6 @@ class NTXent(keras.layers.Layer):
         logits = ops.where(candidate_mask, similarity / self.temperature, masked)
         return ops.logsumexp(logits, axis=-1) - logits[:, 0]
 
-    def compute_output_shape(self, similarity_shape, candidate_mask_shape):
-        return similarity_shape[:1]
-
-    def get_config(self):
-        return {**super().get_config(), "temperature": self.temperature}
-
 
 def build_matching(dim: int, attention: TurnAttention | None = None) -> keras.Model:
     """The similarity of contexts and candidates from encoded utterances, equation by equation.
@@ -315,34 +233,83 @@ def build_matching(dim: int, attention: TurnAttention | None = None) -> keras.Mo
             turn_mask: bool `[batch, turns]`, True = real turn;
         to the similarity of each context and candidate, float32 `[batch, candidates]`.
     """
-    token_embeddings = keras.Input((None, dim), name="token_embeddings")
-    padding_mask = keras.Input((None,), dtype="bool", name="padding_mask")
-    context_index = keras.Input((None,), dtype="int32", name="context_index")
-    turn_mask = keras.Input((None,), dtype="bool", name="turn_mask")
-    candidate_index = keras.Input((None,), dtype="int32", name="candidate_index")
-
-    context = ops.take(token_embeddings, context_index, axis=0)
-    candidates = ops.take(token_embeddings, candidate_index, axis=0)
-    masks = (
-        ops.take(padding_mask, context_index, axis=0),
-        ops.take(padding_mask, candidate_index, axis=0),
-    )
-    refined = MatchingGuidedEmbedding(dtype="float32", name="matching_guided_embedding")(
-        context, candidates, *masks
-    )
-    aggregation = (
-        AttentiveTurnAggregation(attention, dtype="float32", name="turn_aggregation")
-        if attention
-        else TurnAggregation(dtype="float32", name="turn_aggregation")
-    )
-    context_aware = aggregation(refined, masks[0], turn_mask)
-    context_free = MaskedMeanPooling(dtype="float32", name="pooling")(candidates, masks[1])
-    similarity = CosineSimilarity(dtype="float32", name="similarity")(context_aware, context_free)
-    inputs = {
-        "token_embeddings": token_embeddings,
-        "padding_mask": padding_mask,
-        "context_index": context_index,
-        "turn_mask": turn_mask,
-        "candidate_index": candidate_index,
+    shapes = {
+        "token_embeddings": ((None, dim), "float32"),
+        "padding_mask": ((None,), "bool"),
+        "context_index": ((None,), "int32"),
+        "turn_mask": ((None,), "bool"),
+        "candidate_index": ((None,), "int32"),
     }
+    inputs = {x: keras.Input(shape, dtype=dtype, name=x) for x, (shape, dtype) in shapes.items()}
+    (context, context_mask), (candidates, candidate_mask) = (
+        [ops.take(inputs[x], inputs[index], axis=0) for x in ("token_embeddings", "padding_mask")]
+        for index in ("context_index", "candidate_index")
+    )
+    refine = MatchingGuidedEmbedding(dtype="float32", name="matching_guided_embedding")
+    refined = refine(context, candidates, context_mask, candidate_mask)
+    aggregate = TurnAggregation(attention, dtype="float32", name="turn_aggregation")
+    context_aware = aggregate(refined, context_mask, inputs["turn_mask"])
+    context_free = MaskedMeanPooling(dtype="float32", name="pooling")(candidates, candidate_mask)
+    similarity = CosineSimilarity(dtype="float32", name="similarity")(context_aware, context_free)
     return keras.Model(inputs, similarity, name="matching")
+
+
+@dataclasses.dataclass(frozen=True)
+class MatchingForm:
+    """How the turns of a context are combined.
+
+    Attributes:
+        attention: weights the turns (I1); None for their mean (I2).
+    """
+
+    attention: TurnAttention | None = None
+
+    @property
+    def turns(self) -> str:
+        """ "mean", or the kind of the attention."""
+        return self.attention.kind if self.attention else "mean"
+
+
+PAPER = MatchingForm()
+
+
+def build_turn_attention(kind: str, dim: int, seed: int) -> TurnAttention:
+    """A `TurnAttention` with weights drawn by (seed, position)."""
+    attention = TurnAttention(kind, dtype="float32", name="turn_attention")
+    attention.build((None, dim))
+    initialize_weights(attention.trainable_variables, seed)
+    return attention
+
+
+def has_matching(folder: pathlib.Path) -> bool:
+    """Whether an encoder's folder has files of its matching."""
+    return any((folder / name).is_file() for name in (MATCHING_FILE, ATTENTION_FILE))
+
+
+def write_matching(folder: pathlib.Path, form: MatchingForm) -> None:
+    """Writes a form into an encoder's folder."""
+    write_json(folder / MATCHING_FILE, {"kind": "paper"})
+    if attention := form.attention:
+        tensors = {variable.path: variable.numpy() for variable in attention.variables}
+        settings = {"kind": attention.kind, "dim": str(attention.hidden.kernel.shape[0])}
+        write_tensor_file(folder / ATTENTION_FILE, tensors, settings)
+
+
+def read_matching(folder: pathlib.Path) -> MatchingForm:
+    """Reads the form from an encoder's folder; the mean of the turns without an attention.
+
+    Raises:
+        InputError: the attention's file is damaged.
+    """
+    path = folder / ATTENTION_FILE
+    if not path.is_file():
+        return PAPER
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            settings = file.metadata()
+            attention = build_turn_attention(settings["kind"], int(settings["dim"]), 0)
+            for variable in attention.variables:
+                variable.assign(file.get_tensor(variable.path))
+    except (OSError, KeyError, ValueError, TypeError, safetensors.SafetensorError) as error:
+        raise InputError(f"{path}: expected the weights of a turn attention: {error}") from error
+    return MatchingForm(attention)

@@ -1,4 +1,6 @@
-"""The similarities of all contexts and utterances of a table, exact but cheaper to compute."""
+"""The similarities of all contexts and utterances of a table, exact but cheaper to compute, and the
+network of the Siamese baselines, which scores pairs of embeddings.
+"""
 
 from collections.abc import Sequence
 
@@ -6,35 +8,10 @@ import keras
 from keras import ops
 
 from dcse_tf.matching.heads import ProjectionHead
-from dcse_tf.matching.matching import (
-    TurnAttention,
-    WithTurnAttention,
-    inverse_root,
-    masked_mean,
-    unit,
-    zero_padding,
-)
+from dcse_tf.matching.matching import TurnAttention, inverse_root, masked_mean, unit, zero_padding
 
 
-class PairSimilarity(keras.layers.Layer):
-    """Scores every row's context with every utterance of a table.
-
-    `call` takes
-        token_embeddings: float `[utterances, tokens, dim]`, the encoded table;
-        padding_mask: bool `[utterances, tokens]`, True = real token;
-        context_index: int32 `[batch, turns]`, row indices into the table;
-        turn_mask: bool `[batch, turns]`, True = real turn;
-    and returns float `[batch, utterances]`.
-    """
-
-    def compute_output_shape(
-        self, token_embeddings_shape, padding_mask_shape, context_index_shape, turn_mask_shape
-    ):
-        return (context_index_shape[0], token_embeddings_shape[0])
-
-
-@keras.saving.register_keras_serializable(package="dcse_tf")
-class GramSimilarity(WithTurnAttention, PairSimilarity):
+class GramSimilarity(keras.layers.Layer):
     """The cosine of R_tilde (equations 3 to 7) and the pooled R for every pair, exactly.
 
     The mean over a turn's tokens is linear. So let ubar_i be the mean of U_i, and c the mean of
@@ -53,14 +30,25 @@ class GramSimilarity(WithTurnAttention, PairSimilarity):
     utterances^2 x dim and contexts x turns x tokens of the table.
 
     Args:
-        attention: as in `WithTurnAttention`.
+        attention: see `TurnAggregation`.
     """
 
-    def build(self, token_embeddings_shape, *shapes):
-        self.build_attention(token_embeddings_shape[-1])
+    def __init__(self, attention=None, **kwargs):
+        super().__init__(**kwargs)
+        self.attention = attention
 
     def call(self, token_embeddings, padding_mask, context_index, turn_mask):
-        """Arguments and result as described in `PairSimilarity`."""
+        """Scores every row's context with every utterance of a table.
+
+        Args:
+            token_embeddings: float `[utterances, tokens, dim]`, the encoded table.
+            padding_mask: bool `[utterances, tokens]`, True = real token.
+            context_index: int32 `[batch, turns]`, row indices into the table.
+            turn_mask: bool `[batch, turns]`, True = real turn.
+
+        Returns:
+            float `[batch, utterances]`.
+        """
         tokens = zero_padding(token_embeddings, padding_mask)
         means = masked_mean(tokens, padding_mask)
         # With the axes [utterances, batch, tokens], every product is a plain batched one.
@@ -68,7 +56,14 @@ class GramSimilarity(WithTurnAttention, PairSimilarity):
             context = masked_mean(ops.take(means, context_index, axis=0), turn_mask)
             scores = ops.einsum("bd,ntd->nbt", context, tokens)
         else:
-            scores = self._attend(tokens, means, context_index, turn_mask)
+            # [utterances as responses, utterances as turns, tokens of the response]
+            of_turns = ops.einsum("ud,ntd->nut", means, tokens)
+            scale = float(tokens.shape[-1]) ** -0.5
+            refined = ops.einsum("nut,ntd->nud", of_turns, tokens) * scale
+            turn_scores = ops.take(self.attention.score(refined), context_index, axis=1)
+            weights = self.attention.weigh(turn_scores, turn_mask)
+            of_context = ops.take(of_turns, context_index, axis=1)
+            scores = ops.einsum("nbi,nbit->nbt", weights, of_context)
         # With s_t = c . h_t for the response's tokens h_t, c G . r = sum_t s_t (h_t . r) and
         # |c G|^2 = s (R R^T) s^T.
         toward = ops.einsum("nbt,nt->nb", scores, ops.einsum("ntd,nd->nt", tokens, means))
@@ -77,84 +72,30 @@ class GramSimilarity(WithTurnAttention, PairSimilarity):
         response = ops.sum(means * means, axis=-1, keepdims=True)
         return ops.transpose(toward * inverse_root(seen * response))
 
-    def _attend(self, tokens, means, context_index, turn_mask):
-        """s_t, with the context's turns weighted for each response.
 
-        Args:
-            tokens: float `[utterances, tokens, dim]`, 0 at padding.
-            means: float `[utterances, dim]`, the means of the real tokens.
-            context_index, turn_mask: as in `call`.
-
-        Returns:
-            float `[utterances, batch, tokens]`.
-        """
-        # [utterances as responses, utterances as turns, tokens of the response]
-        of_turns = ops.einsum("ud,ntd->nut", means, tokens)
-        scale = float(tokens.shape[-1]) ** -0.5
-        refined = ops.einsum("nut,ntd->nud", of_turns, tokens) * scale
-        turn_scores = ops.take(self.attention.score(refined), context_index, axis=1)
-        weights = self.attention.weigh(turn_scores, turn_mask)
-        of_context = ops.take(of_turns, context_index, axis=1)
-        return ops.einsum("nbi,nbit->nbt", weights, of_context)
-
-
-@keras.saving.register_keras_serializable(package="dcse_tf")
-class MeanCosineSimilarity(PairSimilarity):
+class MeanCosineSimilarity(keras.layers.Layer):
     """Cosine of a context's mean sentence embedding and an utterance's embedding, for all pairs.
 
     Not in the paper: an ablation of its matching.
 
     Args:
         first_dims: only this many leading dimensions are compared; None for all.
+        heads: the `ProjectionHead` of contexts and that of responses, behind which the embeddings
+            are compared; empty for none.
     """
 
-    def __init__(self, first_dims=None, **kwargs):
+    def __init__(self, first_dims=None, heads=(), **kwargs):
         super().__init__(**kwargs)
         self.first_dims = first_dims
+        self.heads = list(heads)
 
     def call(self, token_embeddings, padding_mask, context_index, turn_mask):
-        """Arguments and result as described in `PairSimilarity`."""
+        """Arguments and result as in `GramSimilarity`."""
         means = masked_mean(token_embeddings[..., : self.first_dims], padding_mask)
         context = masked_mean(ops.take(means, context_index, axis=0), turn_mask)
+        if self.heads:
+            context, means = (head(x) for head, x in zip(self.heads, (context, means), strict=True))
         return ops.matmul(unit(context), ops.transpose(unit(means)))
-
-    def get_config(self):
-        return {**super().get_config(), "first_dims": self.first_dims}
-
-
-@keras.saving.register_keras_serializable(package="dcse_tf")
-class ProjectedCosineSimilarity(PairSimilarity):
-    """Cosine of a context's projected mean embedding and an utterance's, for all pairs.
-
-    Args:
-        context_head: `ProjectionHead` of the mean of a context's sentence embeddings.
-        response_head: `ProjectionHead` of an utterance's embedding.
-    """
-
-    def __init__(self, context_head, response_head, **kwargs):
-        super().__init__(**kwargs)
-        self.context_head = context_head
-        self.response_head = response_head
-
-    def call(self, token_embeddings, padding_mask, context_index, turn_mask):
-        """Arguments and result as described in `PairSimilarity`."""
-        means = masked_mean(token_embeddings, padding_mask)
-        context = masked_mean(ops.take(means, context_index, axis=0), turn_mask)
-        first, second = unit(self.context_head(context)), unit(self.response_head(means))
-        return ops.matmul(first, ops.transpose(second))
-
-    def get_config(self):
-        heads = {
-            name: keras.saving.serialize_keras_object(getattr(self, name))
-            for name in ("context_head", "response_head")
-        }
-        return {**super().get_config(), **heads}
-
-    @classmethod
-    def from_config(cls, config):
-        for name in ("context_head", "response_head"):
-            config[name] = keras.saving.deserialize_keras_object(config[name])
-        return cls(**config)
 
 
 def build_pair_similarity(
@@ -162,8 +103,8 @@ def build_pair_similarity(
     attention: TurnAttention | None = None,
     heads: Sequence[ProjectionHead] = (),
     first_dims: int = 0,
-) -> PairSimilarity:
-    """The layer of a similarity.
+) -> keras.layers.Layer:
+    """The layer of a similarity, see `GramSimilarity` for its inputs and its output.
 
     Args:
         kind: "matching", "cosine" or "projected", the cosine behind projection heads.
@@ -174,6 +115,68 @@ def build_pair_similarity(
     if kind == "matching":
         return GramSimilarity(attention, dtype="float32", name="similarity")
     if kind == "projected":
-        return ProjectedCosineSimilarity(*heads, dtype="float32", name="projected")
+        return MeanCosineSimilarity(heads=heads, dtype="float32", name="projected")
     name = f"cosine_{first_dims}" if first_dims else "cosine"
     return MeanCosineSimilarity(first_dims or None, dtype="float32", name=name)
+
+
+class PairScore(keras.layers.Layer):
+    """Scores pairs with a two-layer network on [u, v, |u - v|] (paper, SiameseBERT).
+
+    The first layer, as wide as the embeddings and with a ReLU, is linear in its three inputs before
+    the ReLU. So W_u u and W_v v are computed once for each sentence, and only |u - v| for each
+    pair.
+
+    Args:
+        by_row: whether to compute the pairs of one context at a time, and again for the gradient:
+            memory then grows as candidates x dim instead of batch x candidates x dim.
+    """
+
+    def __init__(self, by_row=False, **kwargs):
+        super().__init__(**kwargs)
+        self.by_row = by_row
+
+    def build(self, context_shape, sentences_shape, candidate_index_shape):
+        dim = context_shape[-1]
+        kernel = {"shape": (dim, dim), "initializer": keras.initializers.TruncatedNormal(0.0, 0.02)}
+        self.context_kernel = self.add_weight(name="context_kernel", **kernel)
+        self.candidate_kernel = self.add_weight(name="candidate_kernel", **kernel)
+        self.difference_kernel = self.add_weight(name="difference_kernel", **kernel)
+        self.bias = self.add_weight(name="bias", shape=(dim,), initializer="zeros")
+        self.output_kernel = self.add_weight(name="output_kernel", **{**kernel, "shape": (dim, 1)})
+        self.output_bias = self.add_weight(name="output_bias", shape=(1,), initializer="zeros")
+
+    def call(self, context, sentences, candidate_index):
+        """Scores the candidates of every row, and no other pairs.
+
+        Args:
+            context: float `[batch, dim]`, the u of every row.
+            sentences: float `[sentences, dim]`, the embeddings of all sentences.
+            candidate_index: int32 `[batch, candidates]`, indices of each row's v in `sentences`.
+
+        Returns:
+            float `[batch, candidates]`.
+        """
+        from_context = ops.matmul(context, self.context_kernel) + self.bias
+        from_sentence = ops.matmul(sentences, self.candidate_kernel)
+        # Passed as arguments, because `remat` does not track what a function closes over.
+        kernels = (ops.convert_to_tensor(self.difference_kernel),
+                   ops.convert_to_tensor(self.output_kernel))  # fmt: skip
+        table = (sentences, from_sentence, *kernels)
+        if not self.by_row:
+            return _score(candidate_index, context, from_context, *table) + self.output_bias
+
+        def score_row(row):
+            index, *own = row
+            # The index is in the closure, because `remat` differentiates all its arguments.
+            return keras.remat(lambda *tensors: _score(index, *tensors))(*own, *table)
+
+        return ops.map(score_row, (candidate_index, context, from_context)) + self.output_bias
+
+
+def _score(index, context, from_context, sentences, from_sentence, kernel, output_kernel):
+    """Scores contexts `[..., dim]` with their candidates, int32 `[..., candidates]`."""
+    pairs = ops.abs(ops.expand_dims(context, -2) - ops.take(sentences, index, axis=0))
+    linear = ops.expand_dims(from_context, -2) + ops.take(from_sentence, index, axis=0)
+    hidden = ops.relu(linear + ops.matmul(pairs, kernel))
+    return ops.squeeze(ops.matmul(hidden, output_kernel), -1)

@@ -19,7 +19,6 @@ from keras import ops
 from dcse_tf.bert import weights
 from dcse_tf.bert.bert import initialize_weights
 from dcse_tf.bert.layout import run_layers, share_segment
-from dcse_tf.bert.tensor_files import read_tensor_file, write_tensor_file
 from dcse_tf.bert.weights import CLASSIFIER, POOLER, SPEAKER_TABLE, SPEAKERS
 from dcse_tf.reading.matchers import ESIM, DualLSTM
 
@@ -56,10 +55,7 @@ def read_with_bert(
 ) -> Reader:
     """BERT as the reader of tables, padded or packed.
 
-    Args:
-        backbone: the BERT.
-        speakers: embedding of the speakers, added to the token embeddings; the tables then also
-            have speaker_ids.
+    With `speakers`, whose embedding is added to the tokens', the tables also have speaker_ids.
     """
     dim = backbone.hidden_dim
 
@@ -97,12 +93,8 @@ def read_with_matcher(matcher: DualLSTM | ESIM) -> Reader:
 def build_speaker_embedding(
     dim: int, seed: int, tensors: dict[str, np.ndarray]
 ) -> keras.layers.Embedding:
-    """One vector for the response's speaker and one for all others (Gu et al. 2020, SA-BERT).
-
-    Args:
-        dim: width of the token embeddings.
-        seed: seed of the initial weights, used if the checkpoint has none.
-        tensors: the checkpoint's tensors by name.
+    """One vector for the response's speaker and one for all others (Gu et al. 2020, SA-BERT), from
+    a checkpoint's tensors or, if it has none, drawn by the seed.
     """
     layer = keras.layers.Embedding(SPEAKERS, dim, dtype="float32", name="speaker_embedding")
     layer.build((None, None))
@@ -113,7 +105,6 @@ def build_speaker_embedding(
     return layer
 
 
-@keras.saving.register_keras_serializable(package="dcse_tf")
 class PairHead(keras.layers.Layer):
     """A two-layer perceptron on the vector of a sequence (Xu et al. 2020, equation 1).
 
@@ -144,9 +135,6 @@ class PairHead(keras.layers.Layer):
         logits = self.output_layer(self.hidden(vectors) if self.hidden else vectors)
         return ops.squeeze(logits, -1) if self.classes == 1 else logits
 
-    def get_config(self):
-        return {**super().get_config(), "dim": self.dim, "classes": self.classes}
-
 
 def build_pair_head(
     name: str, sizes: tuple[int, int], classes: int, seed: int, tensors: dict[str, Any]
@@ -169,19 +157,16 @@ def build_pair_head(
     if not hidden:
         head.output_layer.kernel.assign(ops.ones_like(head.output_layer.kernel))
         return head
-
-    kernel, bias = (tensors.get(f"{POOLER}.{part}") for part in ("weight", "bias"))
-    if kernel is not None and bias is not None and kernel.shape == (hidden, hidden):
-        head.hidden.kernel.assign(kernel.T)
-        head.hidden.bias.assign(bias)
-    kernel, bias = (tensors.get(f"{CLASSIFIER}.{part}") for part in ("weight", "bias"))
-    if name == "matching" and kernel is not None and kernel.shape == (1, hidden):
-        head.output_layer.kernel.assign(kernel.T)
-        head.output_layer.bias.assign(bias)
+    starts = [(POOLER, head.hidden, (hidden, hidden))]
+    starts += [(CLASSIFIER, head.output_layer, (1, hidden))] if name == "matching" else []
+    for source, layer, shape in starts:
+        kernel, bias = (tensors.get(f"{source}.{part}") for part in ("weight", "bias"))
+        if kernel is not None and bias is not None and kernel.shape == shape:
+            layer.kernel.assign(kernel.T)
+            layer.bias.assign(bias)
     return head
 
 
-@keras.saving.register_keras_serializable(package="dcse_tf")
 class TurnScores(keras.layers.Layer):
     """Scores for which turn of a dialogue does not belong (Xu et al. 2020, equations 6 and 7).
 
@@ -196,9 +181,8 @@ class TurnScores(keras.layers.Layer):
         self.turns = turns
 
     def build(self, tokens_shape, turn_ids_shape, labels_shape):
-        self.kernel = self.add_weight(
-            shape=(2 * tokens_shape[-1], 1), initializer="zeros", name="kernel"
-        )
+        shape = (2 * tokens_shape[-1], 1)
+        self.kernel = self.add_weight(shape=shape, initializer="zeros", name="kernel")
         self.bias = self.add_weight(shape=(1,), initializer="zeros", name="bias")
 
     def call(self, tokens, turn_ids, labels):
@@ -224,12 +208,6 @@ class TurnScores(keras.layers.Layer):
         scores = ops.where(counts > 0.0, scores, -1e9)
         return ops.reshape(scores, (-1, self.turns))
 
-    def compute_output_shape(self, tokens_shape, turn_ids_shape, labels_shape):
-        return (None, self.turns)
-
-    def get_config(self):
-        return {**super().get_config(), "turns": self.turns}
-
 
 def predict_tokens(
     head: keras.layers.Layer, tokens: keras.KerasTensor, places: keras.KerasTensor
@@ -239,27 +217,18 @@ def predict_tokens(
     return ops.squeeze(head(tokens, mask_positions=places), 0)
 
 
-class LiveScorer:
-    """Scores sequences with weights that are being trained.
-
-    Args:
-        reader: what reads padded tables.
-        head: the matching head.
-    """
+class ReaderScorer(tf.Module):
+    """Scores sequences by a reader of padded tables and its matching head."""
 
     def __init__(self, reader: Reader, head: PairHead):
+        super().__init__()
         self._reader = reader
         self._head = head
+        self._layer = reader.layer  # so that a SavedModel finds a matcher's weights
 
     def score(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Scores a padded table.
-
-        Args:
-            inputs: token_ids, segment_ids, padding_mask and, if the reader has speaker embeddings,
-                speaker_ids, each `[rows, tokens]`.
-
-        Returns:
-            Logits, float32 `[rows]`.
+        """Logits, float32 `[rows]`, of token_ids, segment_ids and, if the reader has speaker
+        embeddings, speaker_ids, each int32 `[rows, tokens]`.
         """
         found = self._reader.read(inputs)
         rows, width = tf.unstack(tf.shape(inputs["token_ids"]))
@@ -267,25 +236,22 @@ class LiveScorer:
         return self._head(found.get("vectors", first))
 
 
-def name_tensors(
+def _name_tensors(
     backbone: keras_hub.models.BertBackbone, head: PairHead, speakers: keras.layers.Embedding | None
 ) -> dict[str, np.ndarray]:
-    """The tensors of a BERT, with a head's hidden layer as its pooler, by HuggingFace's names.
-
-    Args:
-        backbone: the BERT.
-        head: a head on its sequence vectors.
-        speakers: saved as the tensor `bert.embeddings.speaker_embeddings.weight`, which no class of
-            HuggingFace has, if given.
+    """The tensors of a BERT, with a head's hidden layer as its pooler, by HuggingFace's names; the
+    speakers' has a name that no class of HuggingFace has.
     """
     tensors = weights.to_tensors(weights.backbone_weights(backbone))
     if speakers:
         tensors[SPEAKER_TABLE] = speakers.embeddings.numpy()
-    tensors |= {
-        f"{POOLER}.weight": head.hidden.kernel.numpy().T,
-        f"{POOLER}.bias": head.hidden.bias.numpy(),
-    }
-    return {f"bert.{name}": np.ascontiguousarray(value) for name, value in tensors.items()}
+    tensors |= _name_dense(POOLER, head.hidden)
+    return {f"bert.{name}": value for name, value in tensors.items()}
+
+
+def _name_dense(name: str, layer: keras.layers.Dense) -> dict[str, np.ndarray]:
+    kernel = np.ascontiguousarray(layer.kernel.numpy().T)
+    return {f"{name}.weight": kernel, f"{name}.bias": layer.bias.numpy()}
 
 
 def write_cross_encoder(
@@ -295,10 +261,8 @@ def write_cross_encoder(
     speakers: keras.layers.Embedding | None,
 ) -> None:
     """Writes `model.safetensors` with the names of HuggingFace's BertForSequenceClassification."""
-    named = name_tensors(backbone, head, speakers)
-    named[f"{CLASSIFIER}.weight"] = np.ascontiguousarray(head.output_layer.kernel.numpy().T)
-    named[f"{CLASSIFIER}.bias"] = head.output_layer.bias.numpy()
-    weights.write_tensors(folder, named)
+    classifier = _name_dense(CLASSIFIER, head.output_layer)
+    weights.write_tensors(folder, _name_tensors(backbone, head, speakers) | classifier)
 
 
 def write_post_trained(
@@ -312,32 +276,15 @@ def write_post_trained(
 
     The output layer of `pairs`, whose classes are specific to post-training, is left out.
     """
-    tensors = name_tensors(backbone, pairs, speakers)
-    tensors |= weights.to_tensors(weights.masked_lm_head_weights(masked_lm))
-    weights.write_tensors(folder, tensors)
-
-
-_HEAD_FILE = "model_head.safetensors"
-
-
-def write_head(folder: pathlib.Path, head: PairHead) -> None:
-    """Writes the matching head beside a matcher's own weights."""
-    tensors = {str(place): variable.numpy() for place, variable in enumerate(head.weights)}
-    write_tensor_file(folder / _HEAD_FILE, tensors)
-
-
-def read_head_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
-    """Reads what `write_head` wrote, under names that begin with "head."."""
-    return {f"head.{name}": value for name, value in read_tensor_file(folder / _HEAD_FILE).items()}
+    head = weights.to_tensors(weights.masked_lm_head_weights(masked_lm))
+    weights.write_tensors(folder, _name_tensors(backbone, pairs, speakers) | head)
 
 
 def build_head(tensors: Mapping[str, np.ndarray]) -> PairHead:
-    """Builds the matching head from the tensors of `read_head_tensors`."""
-    weights = [
-        tensors[f"head.{place}"] for place in range(len(tensors)) if f"head.{place}" in tensors
-    ]
-    linear = len(weights) == 2
-    head = PairHead(0 if linear else weights[0].shape[1], dtype="float32", name="matching")
-    head.build((None, weights[0].shape[0]))
-    head.set_weights(weights)
+    """Builds the matching head that `write_matcher` wrote, from a file's tensors."""
+    names = sorted(name for name in tensors if name.startswith("head."))
+    values = [tensors[name] for name in names]
+    head = PairHead(0 if len(values) == 2 else len(values[1]), dtype="float32", name="matching")
+    head.build((None, len(values[0])))
+    head.set_weights(values)
     return head

@@ -18,14 +18,19 @@ from dcse_tf.bert import weights
 from dcse_tf.bert.checkpoints import MATCHER_FILE
 from dcse_tf.errors import InputError
 from dcse_tf.files import write_json
-from dcse_tf.input_files import read_json_object
 from dcse_tf.matching.matching import masked_mean, zero_padding
+from dcse_tf.reading.reranker_files import read_settings
 
 # Far larger than BERT's 0.02: BERT applies a layer norm next, while here nothing scales the vectors
 # up. With 0.1, ESIM's first attention is the same everywhere, and it learns nothing for hundreds of
 # steps.
 _EMBEDDING_STDDEV = 1.0
-_SETTINGS = ("architecture", "vocabulary_size", "embedding_dim", "hidden_dim", "dropout")
+# The settings, each with its least value.
+_LEAST: dict[str, Any] = {
+    "architecture": "",
+    **dict.fromkeys(("vocabulary_size", "embedding_dim", "hidden_dim"), 1),
+    "dropout": 0.0,
+}
 
 
 class Segments:
@@ -129,27 +134,21 @@ class _LSTMMatcher(keras.layers.Layer):
     def build(self, token_ids_shape=None, segment_ids_shape=None, padding_mask_shape=None):
         self.token_embedding.build()
 
+    def _split(self, token_ids, segment_ids, padding_mask, training):
+        """The rows' segments, and the token vectors of either one."""
+        segments = Segments(segment_ids, padding_mask)
+        embedded = self.embedding_dropout(self.token_embedding(token_ids), training=training)
+        return segments, segments.split(embedded)
+
     def name_weights(self):
         """A dict from every weight's name in the file to its variable."""
         return {"embedding": self.token_embedding.embeddings}
 
     def settings(self):
         """`build_matcher`'s arguments except the seed, as a dict for a JSON file."""
-        return {name: getattr(self, name) for name in _SETTINGS}
-
-    def compute_output_shape(self, token_ids_shape, segment_ids_shape, padding_mask_shape):
-        return {
-            "pair": (token_ids_shape[0], self.pair_dim),
-            "tokens": (*token_ids_shape, self.tokens_dim),
-        }
-
-    def get_config(self):
-        settings = self.settings()
-        del settings["architecture"]
-        return {**super().get_config(), **settings, "seed": self.seed}
+        return {name: getattr(self, name) for name in _LEAST}
 
 
-@keras.saving.register_keras_serializable(package="dcse_tf")
 class DualLSTM(_LSTMMatcher):
     """One LSTM reads each of the two segments separately (Lowe et al. 2015, section 4.3).
 
@@ -162,12 +161,8 @@ class DualLSTM(_LSTMMatcher):
 
     M starts as the identity, as in the authors' code; unlike theirs, the LSTM has no peepholes.
 
-    Args:
-        vocabulary_size: number of entries in the vocabulary.
-        embedding_dim: width of the token vectors.
-        hidden_dim: width of the LSTM's state.
-        dropout: probability of dropout on the token vectors while training; the paper has none.
-        seed: seed of the dropout, unless a trainer sets its state.
+    The arguments are those of `build_matcher`; the seed is that of the dropout on the token vectors
+    (the paper has none), unless a trainer sets its state.
 
     Example:
         matcher = build_matcher("dual_lstm", vocabulary_size=30000, seed=1)
@@ -188,10 +183,7 @@ class DualLSTM(_LSTMMatcher):
         self.matching = self.add_weight(shape, "identity", name="matching")
 
     def call(self, token_ids, segment_ids, padding_mask, training=None):
-        """Arguments and result as described in the base."""
-        segments = Segments(segment_ids, padding_mask)
-        embedded = self.embedding_dropout(self.token_embedding(token_ids), training=training)
-        split = segments.split(embedded)
+        segments, split = self._split(token_ids, segment_ids, padding_mask, training)
         tables, states = [], []
         for table, mask in zip(split, segments.masks, strict=True):
             outputs, state, _ = _read(self.lstm, table, mask)
@@ -208,7 +200,6 @@ class DualLSTM(_LSTMMatcher):
         }
 
 
-@keras.saving.register_keras_serializable(package="dcse_tf")
 class ESIM(_LSTMMatcher):
     """The enhanced sequential inference model (Chen et al. 2017) on whole contexts (Chen and Wang
     2019, "Sequential matching model for end-to-end multi-turn response selection").
@@ -225,13 +216,8 @@ class ESIM(_LSTMMatcher):
     "tokens" are the first BiLSTM's outputs: a token's vector depends on its whole segment, but not
     on the other one.
 
-    Args:
-        vocabulary_size: number of entries in the vocabulary.
-        embedding_dim: width of the token vectors.
-        hidden_dim: width of each direction's state and of the ReLU layer.
-        dropout: probability of dropout while training, on the token vectors, after the ReLU and
-            on "pair".
-        seed: seed of the dropout, unless a trainer sets its state.
+    The arguments are those of `build_matcher`. The hidden width is that of each direction's state
+    and of the ReLU layer; dropout is on the token vectors, after the ReLU and on "pair".
 
     Example:
         matcher = build_matcher("esim", vocabulary_size=30000, seed=1)
@@ -262,10 +248,7 @@ class ESIM(_LSTMMatcher):
         self.composition_lstm.build((None, None, self.hidden_dim))
 
     def call(self, token_ids, segment_ids, padding_mask, training=None):
-        """Arguments and result as described in the base."""
-        segments = Segments(segment_ids, padding_mask)
-        embedded = self.embedding_dropout(self.token_embedding(token_ids), training=training)
-        split = segments.split(embedded)
+        segments, split = self._split(token_ids, segment_ids, padding_mask, training)
         tokens = segments.join(
             [_read(self.context_lstm, *each) for each in zip(split, segments.masks, strict=True)]
         )
@@ -293,8 +276,9 @@ class ESIM(_LSTMMatcher):
             lstm = getattr(self, name)
             names |= _name_lstm(f"{name}.forward", lstm.forward_layer)
             names |= _name_lstm(f"{name}.backward", lstm.backward_layer)
-        dense = {"kernel": self.projection.kernel, "bias": self.projection.bias}
-        return {**names, **{f"projection.{name}": value for name, value in dense.items()}}
+        names["projection.kernel"] = self.projection.kernel
+        names["projection.bias"] = self.projection.bias
+        return names
 
 
 def _align(
@@ -354,19 +338,12 @@ def build_matcher(
 
     Raises:
         InputError: the architecture is unknown.
-
-    Example:
-        matcher = build_matcher("esim", len(vocabulary.tokens), seed=1)
-        table = matcher.token_embedding.embeddings
-        table.assign(compute_token_embeddings(vectors, vocabulary, table.numpy())[0])
     """
     if architecture not in _ARCHITECTURES:
         known = " or ".join(_ARCHITECTURES)
         raise InputError(f"architecture {architecture!r}, expected {known}")
-    sizes = vocabulary_size, embedding_dim, hidden_dim
-    matcher = _ARCHITECTURES[architecture](
-        *sizes, dropout, seed, dtype="float32", name=architecture
-    )
+    build, sizes = _ARCHITECTURES[architecture], (vocabulary_size, embedding_dim, hidden_dim)
+    matcher = build(*sizes, dropout, seed, dtype="float32", name=architecture)
     matcher.build()
     _initialize(matcher, seed)
     return matcher
@@ -398,29 +375,20 @@ def _initialize(matcher: _LSTMMatcher, seed: int) -> None:
         variable.assign(value)
 
 
-def write_matcher(folder: pathlib.Path, matcher: DualLSTM | ESIM) -> None:
-    """Writes `model.safetensors` and `matcher.json` to an existing folder.
-
-    Raises:
-        OutputError: the weights cannot be written.
+def write_matcher(
+    folder: pathlib.Path, matcher: DualLSTM | ESIM, head: Sequence[keras.Variable] = ()
+) -> None:
+    """Writes `matcher.json` and `model.safetensors` to an existing folder, with the weights of a
+    head as "head.0" and so on; raises OutputError if it cannot.
     """
     write_json(folder / MATCHER_FILE, matcher.settings(), sort_keys=True)
-    weights.write_tensors(folder, weights.to_tensors(_pair_weights(matcher)))
+    named = {**matcher.name_weights(), **{f"head.{i}": value for i, value in enumerate(head)}}
+    weights.write_tensors(folder, {name: value.numpy() for name, value in named.items()})
 
 
 def read_matcher_settings(folder: pathlib.Path) -> dict[str, Any]:
-    """The model's settings, from `matcher.json`.
-
-    Raises:
-        InputError: the file is missing or damaged, or lacks one of the model's settings.
-    """
-    path = folder / MATCHER_FILE
-    content = read_json_object(path, "the settings of a matching model")
-    kinds: tuple[Any, ...] = (str, int, int, int, (int, float))
-    for name, kind in zip(_SETTINGS, kinds, strict=True):
-        if not isinstance(content.get(name), kind) or isinstance(content[name], bool):
-            raise InputError(f"{path}: {name} is {content.get(name)!r}")
-    return content
+    """The model's settings, from `matcher.json`; for errors see `read_settings`."""
+    return read_settings(folder / MATCHER_FILE, _LEAST)
 
 
 def read_matcher(folder: pathlib.Path) -> DualLSTM | ESIM:
@@ -429,17 +397,12 @@ def read_matcher(folder: pathlib.Path) -> DualLSTM | ESIM:
     Raises:
         InputError: a file is missing or damaged, or the weights do not fit the settings.
     """
-    content = read_matcher_settings(folder)
+    settings = read_matcher_settings(folder)
     try:
-        matcher = build_matcher(**{name: content[name] for name in _SETTINGS}, seed=0)
+        matcher = build_matcher(**settings, seed=0)
     except InputError as error:
         raise InputError(f"{folder / MATCHER_FILE}: {error}") from error
-    weights.assign(_pair_weights(matcher), weights.read_tensors(folder), str(folder))
+    named = matcher.name_weights().items()
+    pairs = (weights.WeightPair(variable, name, "table", 1) for name, variable in named)
+    weights.assign(pairs, weights.read_tensors(folder), str(folder))
     return matcher
-
-
-def _pair_weights(matcher: _LSTMMatcher) -> list[weights.WeightPair]:
-    return [
-        weights.WeightPair(variable, name, "table", 1)
-        for name, variable in matcher.name_weights().items()
-    ]

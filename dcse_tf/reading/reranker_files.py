@@ -6,15 +6,13 @@ its last entry. This module does not import TensorFlow.
 
 import dataclasses
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 from dcse_tf.bert.checkpoints import RERANKER_FILE
 from dcse_tf.errors import InputError
 from dcse_tf.files import write_json
 from dcse_tf.input_files import read_json_object
-
-# [CLS] and [SEP] in the first segment, [SEP] in the second, and one token of text in each.
-_SHORTEST = {"first_tokens": 3, "second_tokens": 2}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +23,7 @@ class RerankerSettings:
         architecture: "bert", a cross-encoder that reads context and response as one sequence;
             "dual_lstm" or "esim", see `dcse_tf.reading.matchers`.
         first_tokens, second_tokens: the largest number of tokens in the context and in the
-            response, see `dcse_tf.bert.pairs.PairRule`.
+            response, see `PairRule`.
         speakers: whether it has speaker embeddings (Gu et al. 2020, SA-BERT).
     """
 
@@ -39,26 +37,30 @@ def is_reranker(folder: pathlib.Path) -> bool:
     return (folder / RERANKER_FILE).is_file()
 
 
-def read_reranker_settings(folder: pathlib.Path) -> RerankerSettings:
-    """Reads reranker.json.
+def read_settings(path: pathlib.Path, least: Mapping[str, Any]) -> dict[str, Any]:
+    """Reads the settings of a JSON file.
+
+    Args:
+        path: the file.
+        least: for each setting a value of its type, which is the least of a number.
 
     Raises:
         InputError: the file or a setting is missing, or a setting is invalid.
     """
-    path = folder / RERANKER_FILE
     content = read_json_object(path)
-    values: dict[str, Any] = {}
-    for field in dataclasses.fields(RerankerSettings):
-        value: Any = content.get(field.name)
-        values[field.name] = value
-        expected: Any = type(getattr(RerankerSettings, field.name))
-        least: int = _SHORTEST.get(field.name, 0)
-        if type(value) is not expected or (least and value < least):
-            bound = f" of {least} or more" if least else ""
-            raise InputError(
-                f"{path}: {field.name} is {value!r:.40}, expected {expected.__name__}{bound}"
-            )
-    return RerankerSettings(**values)
+    for name, bound in least.items():
+        value, kind = content.get(name), type(bound)
+        if type(value) is not kind or (kind in (int, float) and value < bound):
+            wanted = f" of {bound} or more" if kind in (int, float) else ""
+            raise InputError(f"{path}: {name} is {value!r:.40}, expected {kind.__name__}{wanted}")
+    return {name: content[name] for name in least}
+
+
+def read_reranker_settings(folder: pathlib.Path) -> RerankerSettings:
+    """Reads reranker.json; for errors see `read_settings`."""
+    # [CLS] and [SEP] in the first segment, [SEP] in the second, and one token of text in each.
+    least = {"architecture": "", "first_tokens": 3, "second_tokens": 2, "speakers": False}
+    return RerankerSettings(**read_settings(folder / RERANKER_FILE, least))
 
 
 def write_reranker_settings(folder: pathlib.Path, settings: RerankerSettings) -> None:

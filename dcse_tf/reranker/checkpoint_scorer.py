@@ -12,8 +12,8 @@ from dcse_tf.bert.fused_bert import FusedCrossEncoder, Hold, head_shapes
 from dcse_tf.bert.weights import read_bert_tensors, read_tensors
 from dcse_tf.encoder.backend import hash_arrays
 from dcse_tf.errors import InputError
-from dcse_tf.reading.cross_encoder import PairHead, build_head, read_head_tensors
-from dcse_tf.reading.matchers import ESIM, DualLSTM, read_matcher, read_matcher_settings
+from dcse_tf.reading.cross_encoder import ReaderScorer, build_head, read_with_matcher
+from dcse_tf.reading.matchers import read_matcher, read_matcher_settings
 from dcse_tf.reading.reranker_files import RERANKER_FILE
 from dcse_tf.reranker.scorers import RerankerFolder
 
@@ -51,24 +51,9 @@ class CheckpointScorer(GraphScorer):
         return fingerprint(self._folder)
 
 
-class LstmScorer(tf.Module):
-    """A DualLSTM or an ESIM with its scoring head."""
-
-    def __init__(self, matcher: DualLSTM | ESIM, head: PairHead):
-        super().__init__()
-        self.matcher = matcher
-        self.head = head
-
-    def score(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Logits, float32 `[pairs]`; see `Scorer.score` for the inputs."""
-        names = "token_ids", "segment_ids", "padding_mask"
-        read = self.matcher(*(inputs[name] for name in names), training=False)
-        return self.head(read["pair"])
-
-
 def build_model(
     folder: RerankerFolder, compute_dtype: str = "float32", hold: Hold = tf.constant
-) -> FusedCrossEncoder | LstmScorer:
+) -> FusedCrossEncoder | ReaderScorer:
     """Builds the model of a checkpoint, with a function `score` from sequences to logits.
 
     Args:
@@ -95,7 +80,7 @@ def build_model(
         raise InputError(
             f"`compute_dtype`={compute_dtype}: {settings.architecture} computes in float32"
         )
-    return LstmScorer(read_matcher(folder.path), build_head(tensors))
+    return ReaderScorer(read_with_matcher(read_matcher(folder.path)), build_head(tensors))
 
 
 def read_weights(folder: RerankerFolder) -> dict[str, np.ndarray]:
@@ -110,7 +95,7 @@ def read_weights(folder: RerankerFolder) -> dict[str, np.ndarray]:
         heads = head_shapes(config["hidden_size"], folder.settings.speakers)
         return read_bert_tensors(folder.path, config, heads)
     if architecture in LSTMS:
-        return {**read_tensors(folder.path), **read_head_tensors(folder.path)}
+        return read_tensors(folder.path)
     raise InputError(
         f"{folder.path / RERANKER_FILE}: architecture {architecture!r:.40}, expected "
         f"{' or '.join((BERT, *LSTMS))}"

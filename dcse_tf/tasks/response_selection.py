@@ -225,16 +225,16 @@ def _make_settings(options: ResponseSelectionOptions) -> RerankerSettings:
 
 
 def _make_scorer(setup: Setup[ResponseSelectionOptions], objective: "Objective") -> Scorer:
-    from dcse_tf.reading.cross_encoder import LiveScorer
+    from dcse_tf.reading.cross_encoder import ReaderScorer
 
     head = objective.find_term("matching").head
-    return LiveScorer(objective.reader, head), _make_settings(setup.options)
+    return ReaderScorer(objective.reader, head), _make_settings(setup.options)
 
 
 def _write_encoder(
     setup: Setup[ResponseSelectionOptions], objective: "Objective", folder: pathlib.Path
 ) -> None:
-    from dcse_tf.reading.cross_encoder import write_cross_encoder, write_head
+    from dcse_tf.reading.cross_encoder import write_cross_encoder
     from dcse_tf.reading.matchers import write_matcher
     from dcse_tf.tasks.writing import write_reranker_files
 
@@ -242,8 +242,7 @@ def _write_encoder(
     if setup.backbone:
         write_cross_encoder(folder, setup.backbone, head, layer)
     else:
-        write_matcher(folder, layer)
-        write_head(folder, head)
+        write_matcher(folder, layer, head.weights)
     write_reranker_files(setup, folder, _make_settings(setup.options))
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dcse_tf.data.stream import Source
     from dcse_tf.data.table import Rows
     from dcse_tf.matching.heads import ProjectionHead
-    from dcse_tf.matching.matching_files import MatchingForm
+    from dcse_tf.matching.matching import MatchingForm
     from dcse_tf.reading.cross_encoder import Reader
     from dcse_tf.tasks.objective import Encoded, Objective
     from dcse_tf.tasks.options import ContrastOptions

@@ -18,7 +18,7 @@ from dcse_tf.bert.weights import SPEAKER_TABLE
 from dcse_tf.errors import InputError
 from dcse_tf.files import write_json
 from dcse_tf.matching.head_files import list_head_maps, write_heads
-from dcse_tf.matching.matching_files import write_matching
+from dcse_tf.matching.matching import write_matching
 from dcse_tf.reading.cross_encoder import Reader, build_speaker_embedding, read_with_bert
 from dcse_tf.reading.reranker_files import RerankerSettings, write_reranker_settings
 from dcse_tf.tasks.options import TrainOptions

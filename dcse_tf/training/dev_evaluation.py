@@ -28,7 +28,7 @@ from dcse_tf.evaluation.response_selection import (
 from dcse_tf.evaluation.retrieval import evaluate_retrieval, read_retrieval_set
 from dcse_tf.evaluation.sts import evaluate_sts, read_sts_set
 from dcse_tf.matching.head_files import list_head_maps
-from dcse_tf.matching.matching_files import PAPER
+from dcse_tf.matching.matching import PAPER
 from dcse_tf.reranker.checkpoint_scorer import GraphScorer
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.tasks import TASKS

@@ -16,7 +16,7 @@ from dcse_tf.bert.bert import build_bert_encoder
 from dcse_tf.bert.blanks import BLANK, NO_CANDIDATE, is_blank
 from dcse_tf.bert.sentence_modules import SentenceModules, write_modules, write_prefix
 from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
-from dcse_tf.matching.matching_files import MatchingForm, build_turn_attention, write_matching
+from dcse_tf.matching.matching import MatchingForm, build_turn_attention, write_matching
 
 TEXTS = ["where is my parcel", "ok", "", "好的发货", "i want a refund for the blue cup", "ok"]
 # Ids by hand: [CLS] 2, [SEP] 3, words from 5 on in the vocabulary's order.

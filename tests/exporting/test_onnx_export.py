@@ -14,8 +14,8 @@ from tiny_bert import DIM
 import dcse_tf
 from dcse_tf.bert import bert as bert_encoder
 from dcse_tf.bert import weights
+from dcse_tf.bert.sentence_modules import AffineMap
 from dcse_tf.errors import InputError, OutputError
-from dcse_tf.matching.affine import AffineMap
 
 pytestmark = [
     pytest.mark.slow,

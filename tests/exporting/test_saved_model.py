@@ -32,7 +32,7 @@ from dcse_tf.exporting.saved_model import (
     make_encoder_requests,
     verify,
 )
-from dcse_tf.matching.matching_files import MatchingForm, build_turn_attention, write_matching
+from dcse_tf.matching.matching import MatchingForm, build_turn_attention, write_matching
 
 pytestmark = pytest.mark.slow
 

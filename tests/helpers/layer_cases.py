@@ -10,7 +10,6 @@ import numpy as np
 import reference
 
 from dcse_tf.matching.matching import (
-    AttentiveTurnAggregation,
     CosineSimilarity,
     MaskedMeanPooling,
     MatchingGuidedEmbedding,
@@ -154,7 +153,7 @@ def build_attention(kind: str, **kwargs) -> TurnAttention:
 
 def _attentive_layer(kind: str, dtype="float32", **kwargs) -> keras.layers.Layer:
     attention = build_attention(kind, dtype=dtype)
-    return AttentiveTurnAggregation(attention, dtype=dtype, **kwargs)
+    return TurnAggregation(attention, dtype=dtype, **kwargs)
 
 
 def _attentive_expected(kind: str, batch: Batch) -> np.ndarray:

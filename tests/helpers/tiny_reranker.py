@@ -8,7 +8,7 @@ import safetensors.numpy
 from tiny_bert import VOCABULARY
 
 from dcse_tf.bert.bert import make_bert_config
-from dcse_tf.reading.cross_encoder import PairHead, write_head
+from dcse_tf.reading.cross_encoder import PairHead
 from dcse_tf.reading.matchers import build_matcher, write_matcher
 
 LAYERS, DIM, WIDE, POSITIONS = 2, 64, 256, 128
@@ -77,10 +77,9 @@ def save_lstm_reranker(folder: pathlib.Path, architecture: str) -> pathlib.Path:
     config = {"model_type": architecture, "vocab_size": len(WITH_END.tokens)}
     (encoder / "config.json").write_text(json.dumps(config))
     matcher = build_matcher(architecture, len(WITH_END.tokens), 3, 10, 12)
-    write_matcher(encoder, matcher)
     head = PairHead(0 if architecture == "dual_lstm" else 12, name="matching")
     head.build((None, matcher.pair_dim))
-    write_head(encoder, head)
+    write_matcher(encoder, matcher, head.weights)
     _write_settings(encoder, architecture, False)
     WITH_END.write(encoder)
     return folder

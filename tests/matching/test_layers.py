@@ -60,22 +60,6 @@ def test_extra_padding_never_changes_a_result(case):
 
 
 @EVERY_CASE
-def test_config_round_trip(case):
-    layer = case.build(name="given", dtype="float64")
-    copy = type(layer).from_config(layer.get_config())
-    assert copy.get_config() == layer.get_config()
-    inputs = _tensors(case.inputs(make_batch(), Padding()), "float64")
-    copy(*inputs)
-    copy.set_weights(layer.get_weights())
-    np.testing.assert_array_equal(copy(*inputs), layer(*inputs))
-
-
-def test_temperature_is_in_the_config():
-    config = NTXent(0.37).get_config()
-    assert NTXent.from_config(config).temperature == 0.37
-
-
-@EVERY_CASE
 def test_eager_equals_graph(case):
     layer = case.build()
     inputs = _tensors(case.inputs(make_batch(), Padding()))
@@ -84,15 +68,12 @@ def test_eager_equals_graph(case):
 
 
 @EVERY_CASE
-def test_works_in_a_saved_and_reloaded_model(case, tmp_path):
+def test_works_in_a_functional_model(case):
     arrays = _tensors(case.inputs(make_batch(), Padding()))
     # Only the width is fixed; batch, turns and tokens are not known when the model is built.
     keep = {DIM: DIM}
     inputs = [keras.Input([keep.get(n) for n in a.shape[1:]], dtype=a.dtype.name) for a in arrays]
     model = keras.Model(inputs, case.build(name="layer")(*inputs))
-    model.save(tmp_path / "model.keras")
-    reloaded = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_array_equal(reloaded(arrays), model(arrays))
     np.testing.assert_allclose(model(arrays), case.expected(make_batch()), rtol=1e-5, atol=1e-5)
 
 

@@ -1,10 +1,9 @@
-import keras
 import numpy as np
 import pytest
 import reference
 import tensorflow as tf
 
-from dcse_tf.matching.pair_score import PairScore
+from dcse_tf.matching.pair_similarity import PairScore
 
 DIM, BATCH, SENTENCES = 6, 4, 7
 rng = np.random.default_rng(0)
@@ -120,13 +119,3 @@ def test_bfloat16_inputs_are_computed_in_float32(by_row):
     again = build(by_row)(*(tf.cast(x, tf.float32) for x in rounded), inputs()[2])
     assert score.dtype == tf.float32
     np.testing.assert_array_equal(score, again)
-
-
-@ways
-def test_is_the_same_after_saving_and_loading(by_row, tmp_path):
-    entries = [keras.Input((DIM,)), keras.Input((DIM,)), keras.Input((None,), dtype="int32")]
-    model = keras.Model(entries, build(by_row)(*entries))
-    model.save(tmp_path / "model.keras")
-    reloaded = keras.saving.load_model(tmp_path / "model.keras")
-    np.testing.assert_array_equal(reloaded(inputs()), model(inputs()))
-    assert reloaded.layers[-1].by_row == by_row

@@ -1,6 +1,5 @@
 """The short way to the similarity of all pairs, held against the equations."""
 
-import keras
 import numpy as np
 import pytest
 import reference
@@ -127,16 +126,6 @@ def test_an_utterance_of_zeros_has_similarity_zero_and_a_finite_gradient(name):
         similarity = build(name)(table, *rest)
     assert (similarity.numpy()[:, 4] == 0).all()
     assert np.isfinite(tf.convert_to_tensor(tape.gradient(similarity, table))).all()
-
-
-@pytest.mark.parametrize("name", [*KINDS, "cosine"])
-def test_it_survives_its_configuration(name):
-    layer = build(name)
-    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
-    inputs = make_inputs(draw(), "float32")
-    again(*inputs)
-    again.set_weights(layer.get_weights())
-    np.testing.assert_array_equal(again(*inputs), layer(*inputs))
 
 
 @pytest.mark.parametrize(("kind", "weight"), [("attention", 1.0), ("additive_attention", 2.0)])

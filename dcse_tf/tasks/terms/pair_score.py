@@ -37,7 +37,7 @@ class ScorePairs(Term):
 
     def build(self, reader: "Reader") -> None:
         from dcse_tf.bert.bert import initialize_weights
-        from dcse_tf.matching.pair_score import PairScore
+        from dcse_tf.matching.pair_similarity import PairScore
 
         self.network = PairScore(
             self.setup.options.negatives == 0, dtype="float32", name="pair_score"
