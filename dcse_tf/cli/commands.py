@@ -20,7 +20,6 @@ from typing import Any
 from dcse_tf import progress
 from dcse_tf.arguments import find_files, parse_flags
 from dcse_tf.cli.help import HELP, as_flags, describe_job, list_all_presets, list_jobs, one_line
-from dcse_tf.cli.launch import launch
 from dcse_tf.cli.queries import search
 from dcse_tf.errors import EXIT_STATUS, InputError, name_missing_tensorflow
 from dcse_tf.options import OptionError, Options, show
@@ -264,8 +263,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(importlib.metadata.version("dcse_tf"))
         elif job == "presets":
             print(f"Settings for a job, by the names that --preset takes:\n\n{list_all_presets()}")
-        elif job == "launch":
-            launch(arguments)
         elif job in JOBS:
             run(job, arguments)
         else:

@@ -33,10 +33,7 @@ _LONGEST_MESSAGE = 1000  # characters
 
 def list_jobs(summaries: Mapping[str, str]) -> str:
     """The text of `dcse --help`; `summaries` says of each job what it does."""
-    others = {
-        "launch": "Trains with several processes on this machine.",
-        "presets": "Lists settings for the jobs, by the names that --preset takes.",
-    }
+    others = {"presets": "Lists settings for the jobs, by the names that --preset takes."}
     lines = [f"  {job:18}{summary}" for job, summary in {**summaries, **others}.items()]
     return "\n".join(
         ["usage: dcse JOB --flag=value ...", "", *lines, "", "dcse JOB --help lists its flags."]

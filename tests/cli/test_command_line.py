@@ -76,7 +76,7 @@ def test_the_main_flags_of_a_training_come_first(capsys):
 
 def test_the_jobs_are_listed_and_a_wrong_one_is_refused(capsys):
     _, listed, _ = ask(capsys, "--help")
-    assert {*re.findall(r"^  (\w+) ", listed, re.MULTILINE)} == {*JOBS, "launch", "presets"}
+    assert {*re.findall(r"^  (\w+) ", listed, re.MULTILINE)} == {*JOBS, "presets"}
     assert ask(capsys)[1] == listed
     assert re.search("^  recommended +train ", ask(capsys, "presets")[1], re.MULTILINE)
     status, _, said = ask(capsys, "trian")

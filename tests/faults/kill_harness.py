@@ -8,6 +8,7 @@ writing of one (a checkpoint a step), and the same command is given again. Of se
 """
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
@@ -15,6 +16,7 @@ import pathlib
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -29,8 +31,8 @@ from dcse_tf.errors import EXIT_STATUS
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 _LONGEST_WAIT = 1.5  # seconds after the first checkpoint of a start
-# How a job ends that is killed, or whose worker is, or that has lost one.
-_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL, EXIT_STATUS)
+# How a job ends that is killed, or that has lost a worker.
+_KILLED = (-signal.SIGKILL, EXIT_STATUS)
 SETTINGS = [
     *("--encoder_size=tiny", "--deterministic", "--global_batch_size=8", "--negatives=3"),
     *(
@@ -60,12 +62,35 @@ class Report:
     equal: bool = False
 
 
-def start(job: str, *flags: str, workers: int = 1) -> subprocess.Popen:
-    """Starts a job; several workers by `dcse launch`."""
-    launch = ["launch", f"--workers={workers}"] if workers > 1 else []
-    command = [sys.executable, "-m", "dcse_tf.cli", *launch, job, *flags]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=subprocess.STDOUT, text=True)
+def start(job: str, *flags: str, **environment: str) -> subprocess.Popen:
+    """Starts a job, with further variables in its environment."""
+    command = [sys.executable, "-m", "dcse_tf.cli", job, *flags]
+    return subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def start_workers(count: int, *flags: str) -> list[subprocess.Popen]:
+    """Starts the workers of a training on this machine; the output of the first one is to read."""
+    with contextlib.ExitStack() as stack:  # local addresses with free ports
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+    threads = {"TF_NUM_INTRAOP_THREADS": "1"} if count > 1 else {}
+    workers = []
+    for index in range(count):
+        config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+        variables = {"TF_CONFIG": json.dumps(config)} if count > 1 else {}
+        workers.append(start("train", *flags, **threads, **variables))
+    for other in workers[1:]:  # it would wait for a reader
+        threading.Thread(target=other.stdout.read, daemon=True).start()
+    return workers
 
 
 def check(process: subprocess.Popen) -> None:
@@ -81,17 +106,18 @@ def run_killed(
     """Kills a run `kills` times, begins it again until it ends, and compares it."""
     report, rng, saved = Report(), random.Random(seed), 0
     while True:
-        process = start("train", *flags, f"--run_dir={run_dir}", workers=workers)
+        processes = start_workers(workers, *flags, f"--run_dir={run_dir}")
         delay = rng.uniform(0.0, _LONGEST_WAIT) if report.kills < kills else None
         victim = rng.randrange(workers)
-        begun, saved_now = watch(process, delay, victim if workers > 1 else None)
+        begun, saved_now = watch(processes, delay, victim)
         if begun is not None:
             report.most_lost = max(report.most_lost, saved - begun)
         saved = max(saved, saved_now)
-        if process.returncode == 0:
+        status = processes[0].returncode
+        if status == 0:
             break
-        if process.returncode not in _KILLED:
-            raise RuntimeError(f"ended with {process.returncode}, log above")
+        if status not in _KILLED:
+            raise RuntimeError(f"ended with {status}, log above")
         report.kills += 1
         report.in_writing += any((run_dir / "checkpoints").glob("*.dcse_tf-partial"))
     report.equal = _equal(alone, run_dir)
@@ -99,35 +125,28 @@ def run_killed(
 
 
 def watch(
-    process: subprocess.Popen, delay: float | None, victim: int | None = None
+    processes: list[subprocess.Popen], delay: float | None, victim: int = 0
 ) -> tuple[int | None, int]:
-    """Reads what a start says; kills it, or a worker of it, so long after its first checkpoint.
+    """Reads what the first worker says; kills one so long after the first checkpoint.
 
     Returns:
         The step that it went on from, None where it began anew; the last that it saved.
     """
     begun, saved, timer, lines = None, 0, None, []
-
-    def kill() -> None:
-        if victim is None:
-            process.kill()
-            return
-        children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
-        os.kill(int(children.split()[victim]), signal.SIGKILL)
-
-    for line in process.stdout:
+    for line in processes[0].stdout:
         lines.append(line)
         if found := re.search(r"resumed from .*, step (\d+)", line):
             begun = int(found[1])
         if found := re.search(r"saved .*/step-(\d+)", line):
             saved = int(found[1])
             if delay is not None and timer is None:
-                timer = threading.Timer(delay, kill)
+                timer = threading.Timer(delay, processes[victim].kill)
                 timer.start()
-    process.wait()
+    for process in processes:
+        process.wait(timeout=120)
     if timer:
         timer.cancel()
-    if process.returncode not in (0, *_KILLED):
+    if processes[0].returncode not in (0, *_KILLED):
         print("".join(lines[-30:]))
     return begun, saved
 
@@ -166,7 +185,7 @@ def main() -> None:
     data = [f"--input={work}/dialogues.jsonl", f"--output_dir={work}/data"]
     check(start("prepare_data", "--format=jsonl", "--vocab_size=300", *data))
     flags = [f"--task={given.task}", f"--data_dir={work}/data", f"--steps={given.steps}", *SETTINGS]
-    check(start("train", *flags, f"--run_dir={work}/alone", workers=given.workers))
+    watch(start_workers(given.workers, *flags, f"--run_dir={work}/alone"), None)
     for number in range(given.runs):
         run_dir, kills = work / f"run{number}", given.kills // given.runs
         seed = given.seed + number

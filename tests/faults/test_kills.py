@@ -33,13 +33,13 @@ def test_a_killed_run_loses_no_saved_step_and_ends_bit_for_bit_the_same(data_dir
 def test_two_processes_one_of_which_is_killed_go_on_from_a_saved_step(data_dir, tmp_path):
     flags = [f"--data_dir={data_dir}", "--steps=10", *kill_harness.SETTINGS, "--dev_samples=0"]
     flags.append(f"--run_dir={tmp_path}/two")
-    killed = kill_harness.start("train", *flags, workers=2)
-    kill_harness.watch(killed, 0.2, victim=1)
-    assert killed.returncode == EXIT_STATUS or killed.returncode > 128
+    first, second = kill_harness.start_workers(2, *flags)
+    kill_harness.watch([first, second], 0.2, victim=1)
+    assert (first.returncode, second.returncode) == (EXIT_STATUS, -signal.SIGKILL)
     left = [path.name for path in (tmp_path / "two/checkpoints").iterdir()]
-    resumed = kill_harness.start("train", *flags, workers=2)
+    resumed = kill_harness.start_workers(2, *flags)
     begun, _ = kill_harness.watch(resumed, None)
-    assert resumed.returncode == 0
+    assert [each.returncode for each in resumed] == [0, 0]
     assert f"step-{begun:09d}" in left
 
 

@@ -64,8 +64,6 @@ COMMANDS = [(page, *command) for page in PAGES for command in find_commands(read
 def test_a_command_is_taken_by_its_job(page, job, arguments, monkeypatch):
     """Up to where the job would begin: flags known, values in range, none missing."""
     monkeypatch.chdir(ROOT)
-    if job == "launch":
-        _, job, *arguments = arguments
     assert job in JOBS
     parse_flags(load_options(job), job, arguments)
 

@@ -9,9 +9,7 @@ import pytest
 import tensorflow as tf
 from train_options import make_options
 
-from dcse_tf.cli import launch
 from dcse_tf.errors import InputError
-from dcse_tf.options import OptionError
 from dcse_tf.training import build
 from dcse_tf.training.build import build_training
 from dcse_tf.training.workers import WorkersError, name_lost_workers
@@ -78,46 +76,6 @@ def test_a_lost_worker_is_one_sentence_and_other_errors_stay(kind):
 
 def _two():
     return name_lost_workers(Worker(0, 2))
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["train"],
-        ["--workers=2"],
-        ["--workers=0", "train"],
-        ["--workers=two", "train"],
-        ["--workers=2", "embed"],
-        ["--worker=2", "train"],
-    ],
-)
-def test_launch_says_how_it_is_written(arguments):
-    with pytest.raises(OptionError, match="expected dcse launch --workers=NUMBER train"):
-        launch.launch(arguments)
-
-
-def test_launch_refuses_what_train_would_before_it_starts_anything(tmp_path):
-    flags = [f"--data_dir={tmp_path}", f"--run_dir={tmp_path}/run", "--encoder_size=tiny"]
-    with pytest.raises(OptionError, match="steps"):
-        launch.launch(["--workers=2", "train", *flags, "--steps=-1"])
-    assert not (tmp_path / "run").exists()
-
-
-def test_workers_share_the_gpus(monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2,5,7")
-    told = list(launch._make_environments(2, launch._list_gpus()))
-    assert [each["CUDA_VISIBLE_DEVICES"] for each in told] == ["0,2", "5,7"]
-    workers = [read_worker(each) for each in told]
-    assert [(worker.index, worker.count) for worker in workers] == [(0, 2), (1, 2)]
-    assert workers[0].address != workers[1].address
-    with pytest.raises(OptionError, match="3: they cannot share 4 GPUs evenly"):
-        list(launch._make_environments(3, launch._list_gpus()))
-
-
-@pytest.mark.parametrize(("value", "gpus"), [("-1", []), ("", []), ("2,-1,3", ["2"])])
-def test_workers_share_no_gpus_that_are_hidden(monkeypatch, value, gpus):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
-    assert launch._list_gpus() == gpus
 
 
 def _build(data_dir, **values):
