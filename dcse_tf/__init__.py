@@ -17,14 +17,12 @@ Importing the package does not import TensorFlow; the first use of what it expor
 """
 
 import importlib
-import os
 
 __version__ = "0.1.0"
 
+from dcse_tf import machine
 from dcse_tf.errors import InputError
-from dcse_tf.memory import keep_memory
 from dcse_tf.options import OptionError
-from dcse_tf.quiet import quiet_tensorflow
 
 __all__ = [
     "InputError",
@@ -46,10 +44,7 @@ __all__ = [
     "train",
 ]
 
-quiet_tensorflow()
-keep_memory()
-# Each process takes the memory of a GPU that it needs, not all of it, so that several can share it.
-os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+machine.set_up()
 
 
 # The modules of the names that are imported when they are first used: the options of all jobs take

@@ -42,7 +42,7 @@ from dcse_tf.data.records import SessionRecord, SplitWriter, Tokens, serialize_s
 from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_directory
 from dcse_tf.input_files import BadLines
-from dcse_tf.processors import available_processors
+from dcse_tf.machine import count_processors
 
 VOCABULARY_FOLDER = "vocabulary"
 # Only the first process reads and writes. That is about a fifth of the work, so it cannot keep more
@@ -213,7 +213,7 @@ def _tokenise_here(
     config: PrepareOptions, vocabulary: Vocabulary, bad_lines: BadLines
 ) -> Generator[ChunkRecords]:
     chunks = split_into_chunks(read_raw_sessions(config, bad_lines), Splitter(config))
-    workers = config.workers or min(available_processors(), _MOST_WORKERS)
+    workers = config.workers or min(count_processors(), _MOST_WORKERS)
     return map_in_order(ChunkSerializer, (vocabulary, config), chunks, workers, _FEW_CHUNKS)
 
 

@@ -15,7 +15,7 @@ from dcse_tf.encoder.backend import Backend
 from dcse_tf.errors import InputError, require
 from dcse_tf.files import hash_bytes, hash_file
 from dcse_tf.input_files import read_json_object
-from dcse_tf.processors import choose_threads
+from dcse_tf.machine import count_threads
 
 MODEL_FILE = "model.onnx"
 INPUTS, OUTPUT = ("input_ids", "attention_mask"), "embeddings"
@@ -51,7 +51,7 @@ class OnnxFile:
         self._path = folder / MODEL_FILE
         onnxruntime = require("onnxruntime", extra="onnx", why=f"{self._path}:")
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = choose_threads()
+        options.intra_op_num_threads = count_threads()
         # Threads that spin while they wait for work take the cores from threads that have some.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         try:

@@ -6,6 +6,7 @@ to its rows again.
 
 import functools
 import itertools
+import os
 import pathlib
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from dcse_tf.encoder.model_options import ModelOptions
 from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_directory
-from dcse_tf.processors import limit_threads
 from dcse_tf.search.search_options import EmbedOptions
 from dcse_tf.spark.cluster import connect, list_inputs
 
@@ -116,7 +116,7 @@ def _load(options: ModelOptions) -> "SentenceEncoder":
     from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 
     # The cluster runs one such process per core.
-    limit_threads(1, 1)
+    os.environ |= {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
     return SentenceEncoder.from_options(options)
 
 

@@ -51,11 +51,9 @@ BASE = {
         "files",
         "input_files",
         "options",
-        "memory",
+        "machine",
         "plugins",
-        "processors",
         "progress",
-        "quiet",
     ),
     *("stores", "worker"),
 }
@@ -63,10 +61,10 @@ BASE = {
 # Lines of each room, and of what stands beside the package. A number may only fall: what is added
 # is paid for by what leaves. "base" are the modules at the top.
 BUDGETS = {
-    "base": 2286,
+    "base": 2174,
     "baselines": 864,
     "bert": 3476,
-    "cli": 705,
+    "cli": 530,
     "data": 4617,
     "encoder": 1455,
     "evaluation": 1710,
@@ -81,9 +79,9 @@ BUDGETS = {
     "spark": 427,
     "tasks": 2883,
     "training": 2240,
-    "tests": 18790,
+    "tests": 18665,
     "experiments": 3032,
-    "docs": 2193,
+    "docs": 2187,
 }
 
 

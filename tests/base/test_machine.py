@@ -1,13 +1,14 @@
-"""Memory stays with the process that will need it again, unless the user says otherwise."""
+"""Memory stays with the process that needs it again, a GPU's does not, unless the user says so."""
 
 import ctypes
 import os
 
 import pytest
 
-from dcse_tf import memory
+from dcse_tf import machine
 
 VARIABLES = ("TF_CPU_ALLOCATOR_USE_BFC", "TF_CPU_BFC_MEM_LIMIT_IN_MB")
+GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 
 
 class Library:
@@ -23,12 +24,12 @@ class Library:
 def library(monkeypatch):
     """Stands for the C library; the environment is a new user's."""
     for name in list(os.environ):
-        if name in VARIABLES or name.startswith(("MALLOC_", "GLIBC_")):
+        if name in (*VARIABLES, GROWTH) or name.startswith(("MALLOC_", "GLIBC_")):
             monkeypatch.delenv(name)
     stand_in = Library()
     monkeypatch.setattr(ctypes, "CDLL", lambda name: stand_in)
     yield stand_in
-    for name in VARIABLES:
+    for name in (*VARIABLES, GROWTH):
         os.environ.pop(name, None)
 
 
@@ -37,7 +38,7 @@ def test_what_the_user_has_set_stays(library, monkeypatch, name):
     monkeypatch.setenv(name, "1")
     monkeypatch.setenv("TF_CPU_ALLOCATOR_USE_BFC", "0")
     monkeypatch.setenv("TF_CPU_BFC_MEM_LIMIT_IN_MB", "100")
-    memory.keep_memory()
+    machine.set_up()
     assert [os.environ[name] for name in VARIABLES] == ["0", "100"]
     assert not library.calls
 
@@ -46,7 +47,7 @@ def test_what_the_user_has_set_stays(library, monkeypatch, name):
 def test_tensorflow_may_use_all_memory_of_the_machine(library, monkeypatch, pages, limit):
     """Its own limit is 64 GB, whatever the machine has."""
     monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": pages}.get)
-    memory.keep_memory()
+    machine.set_up()
     assert [os.environ[name] for name in VARIABLES] == ["true", str(limit)]
     assert library.calls == {-1: 2**26, -2: 2**26, -3: 2**25}
 
@@ -57,6 +58,21 @@ def test_nothing_is_set_without_glibc(library, monkeypatch, error):
         raise error
 
     monkeypatch.setattr(os, "confstr", confstr)
-    memory.keep_memory()
+    machine.set_up()
     assert not library.calls
     assert not set(VARIABLES) & set(os.environ)
+
+
+@pytest.mark.parametrize("given", [None, "false"])
+def test_processes_share_a_gpu_unless_the_user_says_otherwise(library, monkeypatch, given):
+    if given:
+        monkeypatch.setenv(GROWTH, given)
+    machine.set_up()
+    assert os.environ[GROWTH] == (given or "true")
+
+
+def test_an_operation_has_the_threads_that_tensorflow_s_have(monkeypatch):
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "3")
+    assert machine.count_threads() == 3
+    monkeypatch.delenv("TF_NUM_INTRAOP_THREADS")
+    assert machine.count_threads() == machine.count_processors() >= 1
