@@ -144,7 +144,6 @@ def prepare_data(
     max_sequence_length: int = 50,
     shards: int = 8,
     overwrite: bool = False,
-    workers: int = 0,
     spark_master: str = "",
 ) -> Manifest: ...
 def train(

@@ -47,13 +47,8 @@ def prepare_data(options: Any) -> None:
         if split.given:
             print(f"  with {split.given.negatives} negatives of their responses")
     print("left out: " + ", ".join(f"{count} {what}" for what, count in manifest.dropped.items()))
-    sessions = sum(split.sessions for split in manifest.splits.values())
-    found, copies = manifest.found, manifest.found["copies"]
-    unknown = 100 * found["unknown_tokens"] / max(1, found["tokens"])
-    print(
-        f"copies of an earlier session: {copies} ({100 * copies / sessions:.2f}%); "
-        f"unknown tokens: {unknown:.2f}%"
-    )
+    found = manifest.found
+    print(f"unknown tokens: {100 * found['unknown_tokens'] / max(1, found['tokens']):.2f}%")
 
 
 def train(options: Any) -> None:

@@ -59,6 +59,10 @@ class Session:
         """The id of the dialogue that the session is from; its own id if it is a whole dialogue."""
         return self.given.dialogue if self.given else self.session_id
 
+    def list_texts(self) -> list[str]:
+        """The texts of the turns, then of given negatives."""
+        return [turn.text for turn in self.turns] + list(self.given.negatives if self.given else ())
+
     def to_dict(self) -> dict:
         """The JSON object that the `jsonl` format reads; "dialogue" only if it is not the id."""
         turns = [

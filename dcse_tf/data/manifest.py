@@ -16,13 +16,11 @@ import numpy as np
 
 from dcse_tf.errors import InputError
 from dcse_tf.files import hash_bytes
-from dcse_tf.input_files import UNREADABLE_ARRAY, plain_name, read_json_object
+from dcse_tf.input_files import read_json_object
 
 FORMAT_VERSION = 5
 FILE_NAME = "manifest.json"
 SPLITS = ("train", "dev", "test")
-BLOCK_SESSIONS = 256
-_FRAME = 16  # bytes of a TFRecord besides its content: its length and two checksums
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,9 +77,8 @@ class Manifest:
         splits: "train", "dev" and "test".
         dropped: number of sessions, utterances and lines left out, by reason.
         settings: the options of the job.
-        found: what deserves attention: the number of tokens, without [CLS], [SEP] and a prefix, and
-            of "unknown_tokens" among them; of "copies", sessions with the texts of an earlier one;
-            and of "held_out_copies", sessions of dev and test with the texts of one of train.
+        found: the number of "tokens", without [CLS], [SEP] and a prefix, and of "unknown_tokens"
+            among them.
     """
 
     max_sequence_length: int
@@ -128,27 +125,16 @@ def read_manifest(folder: pathlib.Path, tokenizer_fingerprint: str | None = None
         raise InputError(f"{path}: no such file; expected a folder that prepare_data wrote")
     content = read_json_object(path, "a manifest of prepare_data")
     try:
-        if (version := int(content.pop("format_version"))) != FORMAT_VERSION:
-            raise InputError(
-                f"{path}: format version {version}, expected {FORMAT_VERSION}; run prepare_data"
-            )
-        splits = {}
-        for name, value in content["splits"].items():
-            value["shards"] = tuple(Shard(**shard) for shard in value["shards"])
-            value["index"] = Index(**value["index"])
-            if "given" in value:
-                value["given"].pop("scored", None)  # of versions that kept a teacher's scores
-                value["given"] = Given(**value["given"])
-            splits[name] = Split(**value)
-            names = [shard.name for shard in splits[name].shards]
-            for file_name in (*names, splits[name].index.name):
-                plain_name(file_name, path)
+        version = int(content.pop("format_version"))
+        splits = {name: _parse_split(**split) for name, split in content["splits"].items()}
         manifest = Manifest(**{**content, "splits": splits})
-    except InputError:
-        raise
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{path}: not a manifest of prepare_data: {error!r}") from error
-    for shard in (shard for split in splits.values() for shard in split.shards):
+    if version != FORMAT_VERSION:
+        raise InputError(
+            f"{path}: format version {version}, expected {FORMAT_VERSION}; run prepare_data"
+        )
+    for shard in (shard for split in manifest.splits.values() for shard in split.shards):
         place = folder / shard.name
         size = place.stat().st_size if place.is_file() else None
         if size != shard.bytes:
@@ -162,6 +148,15 @@ def read_manifest(folder: pathlib.Path, tokenizer_fingerprint: str | None = None
     return manifest
 
 
+def _parse_split(
+    shards: list[dict], index: dict, given: dict | None = None, **counts: int
+) -> Split:
+    files = tuple(Shard(**shard) for shard in shards)
+    return Split(
+        **counts, shards=files, index=Index(**index), given=Given(**given) if given else None
+    )
+
+
 class Blocks(NamedTuple):
     """The blocks of a split's shards, in order; every field is int64 `[blocks]`.
 
@@ -169,7 +164,7 @@ class Blocks(NamedTuple):
         shard: index of the block's shard in the split.
         offset: where the block begins in its shard, in bytes.
         bytes: size of the block in bytes.
-        sessions: number of sessions, at most `BLOCK_SESSIONS`.
+        sessions: number of sessions.
         utterances: number of utterances.
     """
 
@@ -180,30 +175,9 @@ class Blocks(NamedTuple):
     utterances: np.ndarray
 
 
-class BlockCounter:
-    """Counts the records written to the shards of a split, to build their index."""
-
-    def __init__(self, shards: int):
-        self._rows: list[list[list[int]]] = [[] for _ in range(shards)]
-
-    def add(self, shard: int, record_bytes: int, utterances: int) -> None:
-        """Counts a session's record that was appended to a shard."""
-        rows = self._rows[shard]
-        if not rows or rows[-1][3] == BLOCK_SESSIONS:
-            rows.append([shard, rows[-1][1] + rows[-1][2] if rows else 0, 0, 0, 0])
-        block = rows[-1]
-        block[2] += _FRAME + record_bytes
-        block[3] += 1
-        block[4] += utterances
-
-    def rows(self) -> list[list[int]]:
-        """The blocks, shard by shard; each row has the fields of `Blocks`, in order."""
-        return [row for shard in self._rows for row in shard]
-
-
 def write_blocks(path: pathlib.Path, rows: Sequence[Sequence[int]]) -> Index:
-    """Writes the index file, int64 `[blocks, 5]`, of `BlockCounter.rows`; equal blocks give equal
-    bytes.
+    """Writes the index file, int64 `[blocks, 5]`, of rows with the fields of `Blocks`; equal blocks
+    give equal bytes.
     """
     content = io.BytesIO()
     table = np.array(rows, np.int64).reshape(-1, len(Blocks._fields))
@@ -216,28 +190,13 @@ def read_blocks(folder: pathlib.Path, split: Split) -> Blocks:
     """Reads the index of a split.
 
     Raises:
-        InputError: the index is missing, damaged, or contradicts the manifest.
+        InputError: the index is missing or damaged.
     """
     path = folder / split.index.name
     try:
-        if hash_bytes(path.read_bytes()) != split.index.sha256:
-            raise InputError(f"{path}: its SHA-256 is not the manifest's; run prepare_data again")
-        # Memory-mapped, so that a header that claims more than the file holds allocates nothing.
-        table = np.load(path, mmap_mode="r", allow_pickle=False)
-        blocks = Blocks(*np.array(table.astype(np.int64, casting="safe")).T)
-    except InputError:
-        raise
-    except UNREADABLE_ARRAY as error:
-        raise InputError(f"{path}: not an index of prepare_data: {error!r}") from error
-    for name in ("sessions", "utterances"):
-        found, said = int(getattr(blocks, name).sum()), getattr(split, name)
-        if found != said:
-            raise InputError(f"{path}: {found} {name}, the manifest says {said}; run prepare_data")
-    for number, shard in enumerate(split.shards):
-        offsets, sizes = (
-            column[blocks.shard == number] for column in (blocks.offset, blocks.bytes)
-        )
-        ends = np.concatenate([[0], np.cumsum(sizes)])
-        if not np.array_equal(offsets, ends[:-1]) or ends[-1] != shard.bytes:
-            raise InputError(f"{path}: does not fit {shard.name}; run prepare_data again")
-    return blocks
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+    if hash_bytes(content) != split.index.sha256:
+        raise InputError(f"{path}: its SHA-256 is not the manifest's; run prepare_data again")
+    return Blocks(*np.load(io.BytesIO(content), allow_pickle=False).T)

@@ -157,13 +157,6 @@ class PrepareOptions(SplitOptions):
         8, "Number of TFRecord files of the train split.", minimum=1, maximum=10_000
     )
     overwrite: bool = option(False, "Replace `output_dir` if it exists.")
-    workers: int = option(
-        0,
-        "Processes to use. 0: as many as there are processors, at most 6; 1: one, which a "
-        "small corpus gets in any case. The output does not depend on it.",
-        minimum=0,
-        maximum=1024,
-    )
     spark_master: str = option(
         "",
         "Run on a Spark cluster, such as spark://HOST:7077, yarn, k8s://... or local[4], with "

@@ -1,12 +1,10 @@
 """The job `prepare_data`: converts files of dialogues to sharded TFRecords with a manifest.
 
-One process reads the sessions, finds the split of each and cuts them into chunks. Others join,
-filter, tokenise and serialise the chunks; on a cluster, Spark's tasks do (`dcse_tf.spark.prepare`).
-The first one writes the records, in the order of the sessions. So the output does not depend on
-how many work.
+Sessions are read, divided into splits and cut into chunks. The sessions of a chunk are joined,
+filtered, tokenised and serialised together, on a cluster by Spark's tasks (`dcse_tf.spark`).
+The records are written in the order of the sessions, so the output does not depend on the chunks.
 """
 
-import array
 import collections
 import contextlib
 import dataclasses
@@ -14,7 +12,7 @@ import hashlib
 import itertools
 import json
 import pathlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,30 +24,17 @@ from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.bert.unknown import warn_of_unknown
 from dcse_tf.bert.vocabulary import Vocabulary
 from dcse_tf.bert.wordpiece import SPECIAL_TOKENS, train_vocabulary
-from dcse_tf.data.corpus import (
-    Splitter,
-    content_key,
-    describe_dropped,
-    join_session,
-    read_raw_sessions,
-)
+from dcse_tf.data.corpus import Splitter, describe_dropped, join_session, read_raw_sessions
 from dcse_tf.data.dialogue import Session
 from dcse_tf.data.formats import RawSession
 from dcse_tf.data.manifest import SPLITS, Manifest, write_manifest
 from dcse_tf.data.options import PrepareOptions
-from dcse_tf.data.processes import map_in_order
 from dcse_tf.data.records import SessionRecord, SplitWriter, Tokens, serialize_session
 from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_directory
 from dcse_tf.input_files import BadLines
-from dcse_tf.machine import count_processors
 
 VOCABULARY_FOLDER = "vocabulary"
-# Only the first process reads and writes. That is about a fifth of the work, so it cannot keep more
-# workers busy.
-_MOST_WORKERS = 6
-# About 130,000 turns or two seconds of work. Anything less is done before a worker has started.
-_FEW_CHUNKS = 32
 # A chunk ends with the session that reaches one of these limits. This many turns make the overhead
 # of calling the tokenizer negligible; the limit on characters bounds memory if turns are long.
 _TURNS = 4096
@@ -64,15 +49,12 @@ class ChunkRecords(NamedTuple):
 
     Attributes:
         records: those of the kept sessions, in order.
-        content: a 16-byte digest of each kept session, for the fingerprint of the corpus.
-        tokens, unknown: number of tokens, without [CLS], [SEP] and a prefix, and of unknown ones.
+        found: number of tokens, without [CLS], [SEP] and a prefix, and of unknown ones.
         dropped: number of sessions, utterances and negatives left out, by reason.
     """
 
     records: list[SessionRecord]
-    content: bytes
-    tokens: int
-    unknown: int
+    found: collections.Counter[str]
     dropped: collections.Counter[str]
 
 
@@ -143,10 +125,8 @@ def _write_splits(
 ) -> Manifest:
     """Writes the splits into a folder, warns of what deserves attention, and counts it."""
     bad_lines = config.count_bad_lines()
-    dropped: collections.Counter[str] = collections.Counter(short_sessions=0, empty_utterances=0)
-    fingerprint = hashlib.sha256()
-    keys = {name: array.array("Q") for name in SPLITS}
-    tokens = unknown = 0
+    dropped = collections.Counter(short_sessions=0, empty_utterances=0)
+    found, fingerprint = collections.Counter(tokens=0, unknown_tokens=0), hashlib.sha256()
     with contextlib.ExitStack() as stack:
         writers = {
             name: stack.enter_context(
@@ -156,13 +136,11 @@ def _write_splits(
         }
         results = tokenise(config, vocabulary, bad_lines)
         for result in stack.enter_context(contextlib.closing(results)):
-            fingerprint.update(result.content)
             dropped.update(result.dropped)
-            tokens, unknown = tokens + result.tokens, unknown + result.unknown
+            found.update(result.found)
             for session in result.records:
+                fingerprint.update(session.digest)
                 writers[session.split].write(session)
-                if session.key is not None:
-                    keys[session.split].append(session.key)
     splits = {name: writer.finish() for name, writer in writers.items()}
     dropped["bad_lines"] = bad_lines.count
 
@@ -173,10 +151,9 @@ def _write_splits(
             f"for training ({held_out} sessions held out, "
             f"{describe_dropped(dropped, dropped['bad_lines'])})"
         )
-    warn_of_unknown(unknown, tokens, vocabulary.special.unk)
+    warn_of_unknown(found["unknown_tokens"], found["tokens"], vocabulary.special.unk)
     settings = config.to_dict()
-    for name in ("workers", "spark_master"):  # the output does not depend on them
-        del settings[name]
+    del settings["spark_master"]  # the output does not depend on it
     return Manifest(
         max_sequence_length=config.max_sequence_length,
         corpus_fingerprint=fingerprint.hexdigest(),
@@ -184,37 +161,16 @@ def _write_splits(
         splits=splits,
         dropped=dict(dropped),
         settings=settings,
-        found={
-            "tokens": tokens,
-            "unknown_tokens": unknown,
-            **_count_copies(keys, held_out),
-        },
+        found=dict(found),
     )
-
-
-def _count_copies(keys: Mapping[str, Sequence[int]], held_out: int) -> dict[str, int]:
-    """Counts copies of sessions by the `content_key` of each split's sessions, and warns of those
-    that dev and test share with train.
-    """
-    train, *others = (np.array(keys[name], np.uint64) for name in SPLITS)
-    all_keys = np.concatenate([train, *others])
-    copies = int(np.isin(np.concatenate(others), train).sum())
-    if copies:
-        logging.warning(
-            "%d of the %d sessions of dev and test have the texts of a session of train, which may "
-            "make the scores on them too high",
-            copies,
-            held_out,
-        )
-    return {"copies": len(all_keys) - len(np.unique(all_keys)), "held_out_copies": copies}
 
 
 def _tokenise_here(
     config: PrepareOptions, vocabulary: Vocabulary, bad_lines: BadLines
 ) -> Generator[ChunkRecords]:
-    chunks = split_into_chunks(read_raw_sessions(config, bad_lines), Splitter(config))
-    workers = config.workers or min(count_processors(), _MOST_WORKERS)
-    return map_in_order(ChunkSerializer, (vocabulary, config), chunks, workers, _FEW_CHUNKS)
+    serialize = ChunkSerializer(vocabulary, config)
+    for chunk in split_into_chunks(read_raw_sessions(config, bad_lines), Splitter(config)):
+        yield serialize(chunk)
 
 
 def split_into_chunks(
@@ -244,8 +200,7 @@ def split_into_chunks(
 class ChunkSerializer:
     """Joins, filters, tokenises and serialises the sessions of a chunk.
 
-    The result for a session does not depend on other sessions, so chunks can be processed in
-    parallel.
+    The result for a session does not depend on other sessions.
     """
 
     def __init__(self, vocabulary: Vocabulary, config: PrepareOptions):
@@ -265,24 +220,28 @@ class ChunkSerializer:
         dropped: collections.Counter[str] = collections.Counter()
         sessions = [join_session(raw, self._config, dropped) for _, raw in chunk]
         # One call for all texts, because the overhead of a call outweighs many texts.
-        texts = [turn.text for session in sessions for turn in session.turns]
-        texts += [text for s in sessions if s.given for text in s.given.negatives]
+        texts = [text for session in sessions for text in session.list_texts()]
         tokens, cut = self._tokenize_texts(texts)
-
-        records, content = [], []
-        place, given_place = 0, sum(len(session.turns) for session in sessions)
+        read = [ids for ids in tokens if len(ids)]
+        found = collections.Counter(
+            tokens=sum(map(len, read)) - self._empty * len(read),
+            unknown_tokens=sum(int(np.count_nonzero(ids == self._unk_id)) for ids in read),
+        )
+        records: list[SessionRecord] = []
+        place = 0
         for session, (split, _) in zip(sessions, chunk, strict=True):
-            start, place = place, place + len(session.turns)
-            own, truncated, negatives = tokens[start:place], sum(cut[start:place]), None
+            start, middle = place, place + len(session.turns)
+            place += len(session.list_texts())
+            own, negatives = tokens[start:middle], None
             if session.given:
-                first, given_place = given_place, given_place + len(session.given.negatives)
-                kept = _choose_negatives(own[-1:], tokens[first:given_place], dropped)
+                others = tokens[middle:place]
+                kept = _choose_negatives(own[-1:], others, dropped)
                 if not kept:
                     continue
-                texts_of = session.given.negatives
-                given = session.given._replace(negatives=tuple(texts_of[n] for n in kept))
+                texts = [session.given.negatives[number] for number in kept]
+                given = session.given._replace(negatives=tuple(texts))
                 session = dataclasses.replace(session, given=given)
-                negatives = _join_tokens([tokens[first + n] for n in kept])
+                negatives = _join_tokens([others[number] for number in kept])
             # Turns in which the tokenizer finds nothing are dropped.
             turns = tuple(turn for turn, ids in zip(session.turns, own) if len(ids))
             dropped["empty_utterances"] += len(session.turns) - len(turns)
@@ -290,40 +249,26 @@ class ChunkSerializer:
                 dropped["short_sessions"] += 1
                 continue
             session = dataclasses.replace(session, turns=turns)
-            content.append(_describe(session))
-            own_tokens = _join_tokens([ids for ids in own if len(ids)])
-            record = serialize_session(
-                session.session_id,
-                own_tokens,
-                [turn.role for turn in turns],
-                session.dialogue,
-                negatives,
+            joined = _join_tokens([ids for ids in own if len(ids)])
+            record = SessionRecord(
+                split=split,
+                record=serialize_session(session, joined, negatives),
+                text=json.dumps(session.to_dict(), ensure_ascii=False) + "\n",
+                digest=_describe(session),
+                turns=len(turns),
+                tokens=len(joined.ids),
+                truncated=sum(cut[start:middle]),
+                negatives=len(negatives.lengths) if negatives else 0,
             )
-            text = json.dumps(session.to_dict(), ensure_ascii=False) + "\n"
-            records.append(
-                SessionRecord(
-                    split=split,
-                    record=record,
-                    text="" if split == "train" else text,
-                    turns=len(turns),
-                    tokens=len(own_tokens.ids),
-                    truncated=truncated,
-                    negatives=len(negatives.lengths) if negatives else 0,
-                    key=content_key(turns),
-                )
-            )
-        read = [ids for ids in tokens if len(ids)]
-        count = sum(map(len, read)) - self._empty * len(read)
-        unknown = sum(int(np.count_nonzero(ids == self._unk_id)) for ids in read)
-        return ChunkRecords(records, b"".join(content), count, unknown, dropped)
+            records.append(record if split != "train" else record._replace(text=""))
+        return ChunkRecords(records, found, dropped)
 
     def _tokenize_texts(self, texts: Sequence[str]) -> tuple[list[np.ndarray], list[bool]]:
         """The token ids of each text, none if there is nothing to read, and whether it was cut."""
         ragged = self._tokenize(tf.constant(texts, tf.string))
         ids, splits = ragged.values.numpy(), ragged.row_splits.numpy()
-        limit = self._config.max_sequence_length
         tokens = [ids[start:end] for start, end in itertools.pairwise(splits)]
-        cut = [len(own) > limit for own in tokens]
+        cut = [len(own) > self._config.max_sequence_length for own in tokens]
         # Of a cut text, the token before [SEP] goes.
         tokens = [np.delete(own, -2) if long else own for own, long in zip(tokens, cut)]
         return [own if len(own) > self._empty else own[:0] for own in tokens], cut

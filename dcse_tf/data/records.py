@@ -10,9 +10,12 @@ from typing import NamedTuple, Self
 import numpy as np
 import tensorflow as tf
 
-from dcse_tf.data.manifest import BlockCounter, Given, Manifest, Shard, Split, write_blocks
-from dcse_tf.errors import InputError, OutputError
+from dcse_tf.data.dialogue import Session
+from dcse_tf.data.manifest import Given, Manifest, Shard, Split, write_blocks
+from dcse_tf.errors import InputError, OutputError, first_line
 
+BLOCK_SESSIONS = 256
+_FRAME = 16  # bytes of a TFRecord besides its content: its length and two checksums
 _SESSION_ID = "session_id"
 _FEATURES = {
     "session": tf.io.FixedLenFeature([], tf.int64),
@@ -53,32 +56,24 @@ def _fingerprint(contents: Sequence[bytes]) -> list[int]:
     return np.frombuffer(b"".join(digests), "<i8").tolist()
 
 
-def serialize_session(
-    session_id: str,
-    tokens: Tokens,
-    roles: Sequence[str],
-    dialogue: str | None = None,
-    negatives: Tokens | None = None,
-) -> bytes:
+def serialize_session(session: Session, tokens: Tokens, negatives: Tokens | None = None) -> bytes:
     """Serialises a session as a tf.train.Example, with the same bytes in every process.
 
-    Besides the token ids, the record holds 64-bit fingerprints. `session` is the fingerprint of the
-    session's id, or of its dialogue's id if candidates are given; `utterances` are those of each
-    turn's token ids. The encoder cannot tell turns with equal token ids apart, so turns with equal
-    fingerprints are encoded only once, and are no negatives of each other. `roles` are those of the
-    names of the session's roles, in the order in which they first speak, and `speakers` the index
-    of each turn's role among them.
+    Besides the token ids, the record holds 64-bit fingerprints. `session` is that of the id of the
+    session's dialogue; `utterances` are those of each turn's token ids. The encoder cannot tell
+    turns with equal token ids apart, so turns with equal fingerprints are encoded only once, and
+    are no negatives of each other. `roles` are those of the names of the session's roles, in the
+    order in which they first speak, and `speakers` the index of each turn's role among them.
 
     Args:
-        session_id: the session's id.
-        tokens: those of the turns.
-        roles: the speaker of each turn.
-        dialogue: id of the dialogue that the session is a piece of; None for a whole dialogue.
-        negatives: candidates for the last turn, if the corpus gives any.
+        session: the session.
+        tokens: those of its turns.
+        negatives: those of the candidates for its last turn, if the corpus gives any.
     """
+    roles = [turn.role for turn in session.turns]
     numbers = {role: number for number, role in enumerate(dict.fromkeys(roles))}
     values = {
-        "session": _fingerprint([(session_id if dialogue is None else dialogue).encode()]),
+        "session": _fingerprint([session.dialogue.encode()]),
         "token_ids": tokens.ids.tolist(),
         "lengths": tokens.lengths,
         "utterances": tokens.fingerprints(),
@@ -92,7 +87,7 @@ def serialize_session(
     example = tf.train.Example()
     features = example.features.feature
     # Extending the lists in place is twice as fast as passing arrays and messages to protobuf.
-    features[_SESSION_ID].bytes_list.value.append(session_id.encode())
+    features[_SESSION_ID].bytes_list.value.append(session.session_id.encode())
     for name, numbers_of_it in values.items():
         features[name].int64_list.value.extend(numbers_of_it)
     # By default the order of a map's entries differs between processes.
@@ -177,19 +172,19 @@ class SessionRecord(NamedTuple):
         split: "train", "dev" or "test".
         record: see `serialize_session`.
         text: the session as a line of JSON; "" in train.
+        digest: of the session's content, for the fingerprint of the corpus.
         turns, tokens, truncated, negatives: how many turns, tokens of turns, truncated turns and
             negatives it has.
-        key: its `content_key`.
     """
 
     split: str
     record: bytes
     text: str
+    digest: bytes
     turns: int
     tokens: int
     truncated: int
     negatives: int
-    key: int | None
 
 
 class SplitWriter:
@@ -202,9 +197,9 @@ class SplitWriter:
     def __init__(self, folder: pathlib.Path, split: str, shards: int):
         self._folder, self._split = folder, split
         self._names = [f"{split}-{n:05d}-of-{shards:05d}.tfrecord" for n in range(shards)]
-        self._blocks = BlockCounter(shards)
-        self._sessions = self._turns = self._tokens = self._truncated = self._negatives = 0
-        self._most = 0
+        self._blocks: list[list[list[int]]] = [[] for _ in range(shards)]  # of each shard
+        self._sessions, self._most = 0, 0
+        self._counts = np.zeros(4, np.int64)  # turns, tokens, truncated turns, negatives
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._named_faults())
             self._writers = [
@@ -222,14 +217,15 @@ class SplitWriter:
         shard = self._sessions % len(self._writers)
         with self._named_faults():
             self._writers[shard].write(session.record)
-        self._blocks.add(shard, len(session.record), session.turns)
+        blocks = self._blocks[shard]
+        if not blocks or blocks[-1][3] == BLOCK_SESSIONS:
+            blocks.append([shard, sum(blocks[-1][1:3]) if blocks else 0, 0, 0, 0])
+        for place, more in enumerate((_FRAME + len(session.record), 1, session.turns), start=2):
+            blocks[-1][place] += more
         if self._texts:
             self._texts.write(session.text)
         self._sessions += 1
-        self._turns += session.turns
-        self._tokens += session.tokens
-        self._truncated += session.truncated
-        self._negatives += session.negatives
+        self._counts += session[4:]
         self._most = max(self._most, session.negatives)
 
     def __enter__(self) -> Self:
@@ -249,10 +245,11 @@ class SplitWriter:
     def finish(self) -> Split:
         """Writes the index and returns the split's entry in the manifest. Call it after closing."""
         shards = tuple(Shard(name, (self._folder / name).stat().st_size) for name in self._names)
-        index = write_blocks(self._folder / f"{self._split}-blocks.npy", self._blocks.rows())
-        given = Given(self._negatives, self._most) if self._negatives else None
-        counts = self._sessions, self._turns, self._tokens, self._truncated
-        return Split(*counts, shards, index, given)
+        rows = [row for blocks in self._blocks for row in blocks]
+        index = write_blocks(self._folder / f"{self._split}-blocks.npy", rows)
+        turns, tokens, truncated, negatives = self._counts.tolist()
+        given = Given(negatives, self._most) if negatives else None
+        return Split(self._sessions, turns, tokens, truncated, shards, index, given)
 
 
 def shard_paths(folder: pathlib.Path, split: Split) -> Sequence[str]:
@@ -280,23 +277,20 @@ def count_records(path: str) -> int:
     """Parses all records of a shard and returns how many there are; raises as `check_records`."""
     if not pathlib.Path(path).is_file():
         raise InputError(f"{path}: the file is gone; put it back, or run prepare_data again")
-    count, reason = 0, ""
+    count = 0
     try:
         for record in tf.data.TFRecordDataset(path):
             session, given = parse_session(record), parse_given(record)
             turns, negatives = session["token_ids"].nrows(), given["token_ids"].nrows()
             lengths = [len(session[name]) for name in ("utterances", "speakers")]
             if lengths != [turns, turns] or len(given["utterances"]) != negatives:
-                reason = "expected a fingerprint per turn and candidate, and a speaker per turn"
-                break
+                raise ValueError("a fingerprint and a speaker per turn are missing")
             count += 1
-    except tf.errors.OpError as error:
-        reason = (error.message.strip().splitlines() or [type(error).__name__])[0]
-    except UnicodeDecodeError:
+    except (tf.errors.OpError, ValueError) as error:
         # TensorFlow's message quotes the record, which Python cannot decode if it is not UTF-8.
-        reason = "not a record of prepare_data"
-    if reason:
+        undecodable = isinstance(error, UnicodeDecodeError)
+        reason = "not a record of prepare_data" if undecodable else first_line(error)
         raise InputError(
             f"{path}: record {count + 1} cannot be read: {reason}; run prepare_data again"
-        )
+        ) from error
     return count

@@ -246,21 +246,6 @@ def test_groups_of_one_dialogue_go_to_one_split_and_name_it(tmp_path):
         assert len(names) > 3
 
 
-def test_copies_in_other_dialogues_are_warned_of(tmp_path, caplog):
-    groups = [make_group(n) for n in range(20)]
-    for group in groups:
-        group["context"][0]["text"] += " w0 w1 w2"
-    copies = [{**group, "id": f"copy of {group['id']}", "dialogue": "one"} for group in groups]
-    manifest = prepare(tmp_path, *groups, *copies, dev_fraction=0.3)
-    lines = (tmp_path / "data/dev.jsonl").read_text().splitlines()
-    names = {json.loads(line)["session_id"] for line in lines}
-    together = names & {copy["id"] for copy in copies}
-    assert len(together) in (0, 20)
-    apart = len(names - together) if not together else 20 - len(names - together)
-    assert (manifest.found["copies"], manifest.found["held_out_copies"]) == (20, apart)
-    assert f"{apart} of the {len(names)} sessions of dev and test have the texts" in caplog.text
-
-
 def test_negatives_that_the_encoder_cannot_tell_apart_are_left_out(tmp_path):
     """Of other tokens than the response and each other."""
     groups = [

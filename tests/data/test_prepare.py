@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-import multiprocessing
 import random
 
 import numpy as np
@@ -22,9 +21,9 @@ from dialogue_files import (
     tsv,
 )
 from lettered_corpus import CLS, SEP, UNK, prepare_sessions, turn_ids
-from worker_functions import Killed
 
 from dcse_tf.bert.tokenizer import read_vocabulary
+from dcse_tf.data.dialogue import Session, Utterance
 from dcse_tf.data.formats.messages import read_jsonl
 from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.options import PrepareOptions, SplitOptions
@@ -69,8 +68,9 @@ def test_a_record_holds_tokens_fingerprints_and_speakers():
     rows = [[2, 5, 3], [2, 300, 3], [2, 5, 3], [2, 7, 3]]
     said = ["client", "agent", "client", "Agent"]
     ids = np.concatenate(rows)
-    record = serialize_session("对话 1", Tokens(ids.astype(np.int32), [3] * 4), said)
-    assert record == serialize_session("对话 1", Tokens(ids.astype(np.int64), [3] * 4), said)
+    session = Session("对话 1", tuple(Utterance(role, "x") for role in said))
+    record = serialize_session(session, Tokens(ids.astype(np.int32), [3] * 4))
+    assert record == serialize_session(session, Tokens(ids.astype(np.int64), [3] * 4))
     features = parse_session(tf.constant(record))
     assert features["token_ids"].to_list() == rows
     assert int(features["session"]) == fingerprint("对话 1".encode())
@@ -138,7 +138,7 @@ def test_copies_of_a_session_go_where_the_first_went(tmp_path):
     """A session of fewer than 20 characters, "s7 t0 s7 t1", may have its equal by chance."""
     corpus = _copied_corpus()
     corpus |= {f"short {n}": [("x", "s7 t0"), ("y", "s7 t1")] for n in range(60)}
-    manifest = run(tmp_path, json_lines(corpus), format="jsonl", **FRACTIONS)
+    run(tmp_path, json_lines(corpus), format="jsonl", **FRACTIONS)
     config = SplitOptions(input=("some.tsv",), **FRACTIONS)
     for split in ("dev", "test"):
         firsts = [number for number in range(60) if config.split_of(str(number)) == split]
@@ -147,7 +147,6 @@ def test_copies_of_a_session_go_where_the_first_went(tmp_path):
         short = (f"short {n}" for n in range(60))
         expected |= {name for name in short if config.split_of(name) == split}
         assert read_ids(tmp_path, split) == expected
-    assert (manifest.found["copies"], manifest.found["held_out_copies"]) == (180, 0)
 
 
 def test_sessions_of_one_id_are_one_dialogue(tmp_path):
@@ -160,7 +159,6 @@ def test_sessions_of_one_id_are_one_dialogue(tmp_path):
     sessions = list(read_jsonl(tmp_path / "data/dev.jsonl", BadLines(0)))
     counts = collections.Counter(session_id for session_id, _ in sessions)
     assert set(counts.values()) == {3}
-    assert manifest.found["copies"] == 30
     # Sessions of one fingerprint are no negatives of each other.
     records = map(parse_session, read_records(tmp_path, manifest, "dev"))
     assert len({int(record["session"]) for record in records}) == len(counts)
@@ -329,14 +327,7 @@ def test_a_vocabulary_is_trained_on_the_train_split_alone(tmp_path):
     assert {"common", "word"} <= tokens
 
 
-# Processes
-
-
-@pytest.fixture
-def many_chunks(monkeypatch):
-    """Chunks of 10 turns, all of which are left to workers if there are any."""
-    monkeypatch.setattr("dcse_tf.data.prepare._TURNS", 10)
-    monkeypatch.setattr("dcse_tf.data.prepare._FEW_CHUNKS", 0)
+# Chunks
 
 
 def _mixed_corpus():
@@ -355,39 +346,26 @@ def _mixed_corpus():
 SETTINGS = {"max_sequence_length": 6, "shards": 3, "max_bad_lines": 100, **FRACTIONS}
 
 
-@pytest.mark.slow
-def test_what_is_written_depends_neither_on_workers_nor_on_chunks(tmp_path, monkeypatch, caplog):
+def test_what_is_written_does_not_depend_on_chunks(tmp_path, monkeypatch, caplog):
     def read_folder():
         paths = (path for path in (tmp_path / "data").rglob("*") if path.is_file())
         return {str(path): path.read_bytes() for path in paths}
 
     content = _mixed_corpus()
     prepare_it = functools.partial(run, tmp_path, content, overwrite=True)
-    manifest = prepare_it(workers=1, **SETTINGS)
+    manifest = prepare_it(**SETTINGS)
     whole = read_folder()
     # The corpus has something of everything.
     assert all(manifest.dropped.values())
     assert all(s.sessions and s.truncated_utterances for s in manifest.splits.values())
     monkeypatch.setattr("dcse_tf.data.prepare._TURNS", 10)
-    prepare_it(workers=1, **SETTINGS)
-    assert read_folder() == whole
-    monkeypatch.setattr("dcse_tf.data.prepare._FEW_CHUNKS", 2)
-    prepare_it(workers=2, **SETTINGS)
+    prepare_it(**SETTINGS)
     assert read_folder() == whole
     # Bad lines are named in order, and limited.
     caplog.clear()
     lines = content.splitlines()
     broken = [n for n, line in enumerate(lines, start=1) if line.startswith("broken")]
     with pytest.raises(InputError, match=rf"corpus:{broken[5]}: expected .*\(bad line 6; "):
-        prepare_it(workers=2, **{**SETTINGS, "max_bad_lines": 5})
+        prepare_it(**{**SETTINGS, "max_bad_lines": 5})
     named = [record.getMessage() for record in caplog.records if "skipped" in record.getMessage()]
     assert [int(message.split(":")[1]) for message in named] == broken[:5]
-
-
-@pytest.mark.slow
-def test_a_killed_worker_ends_the_job(tmp_path, monkeypatch, many_chunks):
-    monkeypatch.setattr("dcse_tf.data.prepare.ChunkSerializer", Killed)
-    with pytest.raises(ChildProcessError, match="a worker process ended before its work was done"):
-        run(tmp_path, _mixed_corpus(), workers=2, **SETTINGS)
-    assert {path.name for path in tmp_path.iterdir()} == {"corpus", "vocab"}
-    assert multiprocessing.active_children() == []

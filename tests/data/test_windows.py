@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lettered_corpus import prepare_sessions
 
-from dcse_tf.data import manifest as blocks
-from dcse_tf.data.manifest import Corpus
+from dcse_tf.data import records
+from dcse_tf.data.manifest import Corpus, read_blocks
 from dcse_tf.data.records import parse_session, parse_session_ids, parse_utterances
 from dcse_tf.data.stream import Stream, draw_windows, list_sessions, repeat_epochs
 
@@ -28,7 +28,7 @@ def corpus(tmp_path_factory):
     """60 sessions in blocks of 4, in 3 shards."""
     folder = tmp_path_factory.mktemp("corpus")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "BLOCK_SESSIONS", 4)
+        patch.setattr(records, "BLOCK_SESSIONS", 4)
         manifest = prepare_sessions(folder, TURNS, words=6)
     return Corpus(folder / "data", manifest)
 
@@ -117,7 +117,7 @@ def test_what_lies_before_the_first_step_is_not_read(corpus, tmp_path):
     late = STEPS["sessions"] - 1
     whole = read(corpus, "sessions", 0, late * 7)
     expected = read(corpus, "sessions", late, 7)
-    index = blocks.read_blocks(folder, split)
+    index = read_blocks(folder, split)
     shards = [bytearray((folder / shard.name).read_bytes()) for shard in split.shards]
     first_window = {element for *_, element in whole[:7]}
     damaged = 0

@@ -4,7 +4,6 @@ The contents that fuzzers found lie in fixtures/findings as READER-NAME; short o
 """
 
 import dataclasses
-import hashlib
 import io
 import json
 import pathlib
@@ -23,9 +22,9 @@ from dcse_tf.baselines.registry import read_baseline
 from dcse_tf.bert import checkpoints, sentence_modules, vectors, weights
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.bert.wordpiece import SPECIAL_TOKENS
-from dcse_tf.data.dialogue import make_session
+from dcse_tf.data.dialogue import Session, Utterance, make_session
 from dcse_tf.data.formats import FORMATS, read_groups
-from dcse_tf.data.manifest import Index, Shard, Split, read_blocks, read_manifest
+from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.records import Tokens, count_records, serialize_session
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.report import read_json
@@ -85,23 +84,10 @@ def _read_record(path: pathlib.Path) -> None:
     assert count_records(shard) == 1
 
 
-def _read_blocks(path: pathlib.Path) -> None:
-    """The content as an index of two shards: what is in it lies, its checksum is right."""
-    shards = tuple(Shard(f"train-{number}", size) for number, size in enumerate((93, 36)))
-    index = Index(path.name, hashlib.sha256(path.read_bytes()).hexdigest())
-    read_blocks(path.parent, Split(4, 20, 60, 0, shards, index))
-
-
 def _zip(content: bytes) -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("dialogues.jsonl", content)
-    return file.getvalue()
-
-
-def _npy(array: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    np.save(file, array)
     return file.getvalue()
 
 
@@ -112,8 +98,10 @@ _BERT = {
     "hidden_size": 4, "intermediate_size": 4, "max_position_embeddings": 16, "type_vocab_size": 2,
     "hidden_act": "gelu", "position_embedding_type": "absolute",
 }  # fmt: skip
-_RECORD = serialize_session("s", Tokens(np.array([2, 5, 3, 2, 6, 3]), [3, 3]), "ab")
-_PLACES = np.array([[0, 0, 50, 1, 8], [0, 50, 43, 2, 9], [1, 0, 36, 1, 3]])
+_RECORD = serialize_session(
+    Session("s", (Utterance("a", "x"), Utterance("b", "y"))),
+    Tokens(np.array([2, 5, 3, 2, 6, 3]), [3, 3]),
+)
 _WEIGHTS = safetensors.numpy.save({"x": np.ones(2, np.float32)})
 READERS = {
     **{name: Reader("corpus", _read_corpus(name)) for name in FORMATS},
@@ -145,7 +133,6 @@ READERS = {
         others={"config.json": b"{}"},
     ),
     "manifest": Reader("manifest.json", lambda path: read_manifest(path.parent)),
-    "blocks": Reader("train-blocks.npy", _read_blocks, _npy(_PLACES)),
     "record": Reader("record", _read_record, _RECORD),
     "weights": Reader(
         "model.safetensors", lambda path: weights.read_tensors(path.parent), _WEIGHTS
@@ -161,7 +148,6 @@ READERS = {
     "baseline": Reader("baseline.json", lambda path: read_baseline(path.parent)),
 }
 _DEEP = b"[" * 100_000
-# ijson reads any depth, but Python cannot print it.
 _DEEP_TURN = b'{"dialogue_id": "1", "turns": [%s]}' % (b"[" * 3000 + b"]" * 3000)
 # Reader and content, none of which may be taken.
 REFUSED = [

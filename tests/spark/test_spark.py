@@ -83,7 +83,6 @@ def test_the_records_are_those_of_one_machine(session, model, tmp_path):
     assert (files, manifest) == _read(tmp_path / "many")
     assert manifest["dropped"]["bad_lines"] == 1
     assert manifest["splits"]["dev"]["sessions"] > 5
-    assert (manifest["found"]["copies"], manifest["found"]["held_out_copies"]) == (90, 0)
 
     with pytest.raises(InputError, match=r"2\.jsonl:1: .*`max_bad_lines`=0"):
         prepare_on_spark(many.replace(max_bad_lines=0, overwrite=True))

@@ -144,8 +144,12 @@ def read_table(
     try:
         with open_text(path, bad_lines.encoding) as file:
             lines = iter(functools.partial(file.readline, _LONGEST_FIELD), "")
-            quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
-            rows = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
+            rows = csv.reader(
+                lines,
+                delimiter=delimiter,
+                quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
+                strict=True,
+            )
             while True:
                 row, problem = [""], ""
                 try:
