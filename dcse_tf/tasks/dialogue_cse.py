@@ -6,11 +6,8 @@ from typing import TYPE_CHECKING, Any
 from dcse_tf.evaluation.names import PROJECTED
 from dcse_tf.options import option
 from dcse_tf.tasks.options import BatchOptions, ContextOptions, ContrastOptions
-from dcse_tf.tasks.registry import register_task
-from dcse_tf.tasks.spec import EncoderParts, Setup, TaskSpec, Term, centering_parts
+from dcse_tf.tasks.spec import EncoderParts, Setup, TaskSpec, Term, centering_parts, register_task
 from dcse_tf.tasks.terms.contrast import Contrast
-from dcse_tf.tasks.terms.prediction import Predict, PredictionOptions
-from dcse_tf.tasks.terms.rehearsal import RehearsalOptions, Rehearse
 
 if TYPE_CHECKING:
     from dcse_tf.data.manifest import Manifest
@@ -22,9 +19,7 @@ _HEADS_RATE = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
-class DialogueCseOptions(
-    ContextOptions, ContrastOptions, PredictionOptions, RehearsalOptions, BatchOptions
-):
+class DialogueCseOptions(ContextOptions, ContrastOptions, BatchOptions):
     """Options with the paper's values (section 5.3) as defaults, where it gives them.
 
     The number of epochs is this project's: in one epoch, only one turn of each session is trained
@@ -41,44 +36,58 @@ class DialogueCseOptions(
 
     aggregation: str = option(
         "mean",
-        "How turns are combined. mean: every turn counts the same (the paper's I2); "
-        "attention: by a two-layer network and a softmax (I1, equations 5 and 6); "
-        "additive_attention: I1 as in the authors' released code.",
+        "How turns are combined. mean: all alike (the paper's I2); attention: by a network (I1, "
+        "equations 5 and 6); additive_attention: I1 as in the authors' code.",
         choices=("mean", "attention", "additive_attention"),
     )
     cosine_weight: float = option(
         0.0,
-        "Share of the loss that contrasts the plain cosine of a response with the mean of its "
-        "context's embeddings. 0: the paper's objective; 1: no matching at all.",
+        "Share of the loss that contrasts the cosine of a response with the mean of its context. "
+        "0: the paper's objective; 1: no matching.",
         minimum=0.0,
         maximum=1.0,
     )
     projection_dim: int = option(
         0,
-        "Contrast the plain cosine behind two projection heads of this width, one for "
-        "contexts and one for responses. They are kept beside the encoder, to choose responses. "
+        "Width of two heads, for contexts and responses, behind which that cosine is contrasted. "
         "0: none.",
         minimum=2,
         or_zero=True,
     )
     projection_share: float = option(
-        1.0,
-        "With `projection_dim`: share of the plain cosine's contrast that lies behind the heads; "
-        "the rest contrasts the embeddings themselves.",
-        minimum=0.01,
-        maximum=1.0,
+        1.0, "Share of that contrast that lies behind the heads.", minimum=0.01, maximum=1.0
     )
     matryoshka_dims: tuple[str, ...] = option(
         (),
-        "Also contrast the plain cosine of the first dimensions, for each of these numbers "
-        "(Kusupati et al. 2022); these losses and that of all dimensions have equal weight. "
-        "Embeddings can then be truncated by `truncate_dim`. Default: none.",
+        "Also contrast the cosine of the first dimensions, for each of these numbers (Kusupati et "
+        "al. 2022), so that embeddings can be truncated.",
     )
+    prediction_weight: float = option(
+        0.0,
+        "Share of the loss for predicting from each response, by heads that are discarded, the "
+        "starting encoder's embeddings of the turns around it.",
+        minimum=0.0,
+        maximum=1.0,
+    )
+    rehearsal_weight: float = option(
+        0.0,
+        "Weight of a loss that keeps the embeddings of garbled texts where the starting encoder has"
+        " them, so that other domains suffer less.",
+        minimum=0.0,
+    )
+    rehearsal_texts: int = option(64, "Garbled texts in each step, over all devices.", minimum=1)
+
+    @property
+    def divided(self) -> tuple[str, ...]:
+        return (*super().divided, *(("rehearsal_texts",) if self.rehearsal_weight else ()))
 
     def check(self) -> None:
         super().check()
         self.check_needed("projection_dim", "projection_share")
         self.check_needed("cosine_weight", "projection_dim", "matryoshka_dims")
+        self.check_needed("rehearsal_weight", "rehearsal_texts")
+        self.check_start_of("prediction_weight")
+        self.check_start_of("rehearsal_weight")
         if self.is_given("aggregation") and self.cosine_weight == 1.0:
             self.refuse("aggregation", "with `cosine_weight`=1 there is no matching")
         given = self.matryoshka_dims
@@ -105,14 +114,16 @@ class DialogueCseOptions(
         return found
 
 
-def list_terms(setup: Setup[DialogueCseOptions]) -> list[Term]:
+def _list_terms(setup: Setup[DialogueCseOptions]) -> list[Term]:
     """The contrast of several similarities, with a share each; the prediction; the rehearsal.
 
     The paper's objective is the first contrast alone.
     """
+    from dcse_tf.tasks.terms.start import Predict, Rehearse
+
     options = setup.options
     dims = [int(text) for text in options.matryoshka_dims]
-    if setup.backbone and max(dims, default=0) >= setup.backbone.hidden_dim:
+    if max(dims, default=0) >= setup.backbone.hidden_dim:
         most = setup.backbone.hidden_dim
         options.refuse("matryoshka_dims", f"expected fewer than the encoder's {most} dimensions")
     all_contrasts = 1.0 - options.prediction_weight
@@ -160,7 +171,7 @@ register_task(
         DialogueCseOptions,
         "the paper's contrastive objective",
         make_source=make_response_source,
-        list_terms=list_terms,
+        list_terms=_list_terms,
         similarities=("matching", "cosine"),
         build_parts=_build_parts,
     )

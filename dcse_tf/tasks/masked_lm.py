@@ -3,10 +3,8 @@
 import dataclasses
 
 from dcse_tf.tasks.options import MaskingOptions
-from dcse_tf.tasks.registry import register_task
 from dcse_tf.tasks.simcse import make_utterance_source
-from dcse_tf.tasks.spec import Setup, TaskSpec
-from dcse_tf.tasks.terms.masked_lm import MaskedLm
+from dcse_tf.tasks.spec import Setup, TaskSpec, Term, register_task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +18,9 @@ class MaskedLmOptions(MaskingOptions):
     best_metric: str = "dev/accuracy"
 
 
-def _list_terms(setup: Setup[MaskedLmOptions]) -> list[MaskedLm]:
+def _list_terms(setup: Setup[MaskedLmOptions]) -> list[Term]:
+    from dcse_tf.tasks.terms.masked_lm import MaskedLm
+
     term = MaskedLm(setup, 1.0)
     term.label = ""
     return [term]

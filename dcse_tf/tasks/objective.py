@@ -79,6 +79,11 @@ class Encoded:
         return ops.take(self.tokens, ops.take(self._places[:, 0], texts), axis=0)  # of [CLS]
 
 
+def make_layout(options: TrainOptions) -> Layout:
+    """The layout of the tables."""
+    return Layout(options.layout, row_length=options.row_length)
+
+
 @dataclasses.dataclass(frozen=True)
 class Objective:
     """What a training trains, and on what; see `build_objective`.
@@ -102,22 +107,17 @@ class Objective:
         return {term.name: term for term in self.terms}[name]
 
 
-def make_layout(options: TrainOptions) -> Layout:
-    """The layout of the tables."""
-    return Layout(options.layout, row_length=options.row_length)
-
-
-def build_objective(task: TaskSpec[Any], setup: Setup[Any]) -> Objective:
+def build_objective(task: TaskSpec[Any], setup: Setup[Any], stream: Stream) -> Objective:
     """Connects a task's terms to its encoder; called under the strategy's scope.
 
     Args:
         task: the task.
         setup: what the run has before its model is built.
+        stream: the stream of the training, for the kinds of its tensors.
     """
     terms = task.choose_terms(setup)
-    make_batches = functools.partial(_make_batches, setup, task, terms)
-    options = setup.options
-    stream = Stream(options.global_batch_size, options.seed, layout=make_layout(options))
+    # The batches of a new run are those that say which tensors there are.
+    make_batches = functools.cache(functools.partial(_make_batches, setup, task, terms))
     inputs = {
         name: keras.Input([None] * (spec.shape.rank - 1), dtype=spec.dtype.name, name=name)
         for name, spec in make_batches(stream, "train").element_spec.items()
@@ -134,8 +134,7 @@ def build_objective(task: TaskSpec[Any], setup: Setup[Any]) -> Objective:
         "cells": ops.cast(ops.size(inputs["token_ids"]), "float32"),
     }
     for term in terms:
-        prefix = f"{term.rows}_"
-        own = {x.removeprefix(prefix): inputs[x] for x in inputs if x.startswith(prefix)}
+        own = _take_own(term, inputs)
         values: dict[str, Any] = {"weights": own.get("weights"), "total": own.get("weights_total")}
         values |= term.compute(encoded, own)
         weights, total = values.pop("weights"), values.pop("total")
@@ -147,6 +146,12 @@ def build_objective(task: TaskSpec[Any], setup: Setup[Any]) -> Objective:
         outputs |= {f"{term.label}/{name}": value for name, value in sums.items()}
         outputs |= term.count(own)
     return Objective(terms, keras.Model(inputs, outputs, name=task.name), reader, make_batches)
+
+
+def _take_own(term: Term, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """The tensors of a batch that are of a term's rows, by their names in `Rows`."""
+    prefix = f"{term.rows}_"
+    return {x.removeprefix(prefix): tensors[x] for x in tensors if x.startswith(prefix)}
 
 
 def _make_batches(
@@ -213,32 +218,30 @@ def make_evaluation(
     if most % batch_size == 1 and task.samples == "sessions":
         most -= 1  # nor has a last batch of one
     stream = Stream(batch_size, options.seed, layout=make_layout(options), most=most)
-    dataset = objective.make_batches(stream, "dev")
     compute = tf.function(functools.partial(objective.model, training=False), reduce_retracing=True)
-    unit = 100.0 if task.percent else 1.0
-    find_chances = functools.cache(lambda: _find_chances(dataset, objective.terms))
+
+    @functools.cache
+    def read() -> tuple[list[dict[str, np.ndarray]], Scores]:
+        """The batches, and what each term knows of chance."""
+        batches, chances = list(objective.make_batches(stream, "dev").as_numpy_iterator()), {}
+        for term in objective.terms:
+            own = [_take_own(term, batch) for batch in batches]
+            arrays = {
+                name: np.concatenate([batch[name] for batch in own])
+                for name in own[0]
+                if len({batch[name].shape[1:] for batch in own}) == 1
+            }
+            if (chance := term.find_chance(arrays)) is not None:
+                chances[f"{term.label}_chance"] = chance
+        return batches, chances
 
     def evaluate() -> Scores:
-        totals = collections.Counter[str]()
-        for batch in dataset:
-            totals.update({name: float(value) for name, value in compute(batch).items()})
-        means = {**average(totals), **find_chances()}
+        totals, (batches, chances) = collections.Counter[str](), read()
+        for batch in batches:
+            found = compute({name: tf.constant(value) for name, value in batch.items()})
+            totals.update({name: float(value) for name, value in found.items()})
+        means = {**average(totals), **chances}
+        unit = 100.0 if task.percent else 1.0
         return {name: unit * means[name] for name in names if name in means}
 
     return evaluate
-
-
-def _find_chances(dataset: tf.data.Dataset, terms: Sequence[Term]) -> Scores:
-    batches = list(dataset.as_numpy_iterator())
-    chances = {}
-    for term in terms:
-        names = [name for name in batches[0] if name.startswith(f"{term.rows}_")]
-        arrays = {
-            name.removeprefix(f"{term.rows}_"): np.concatenate([batch[name] for batch in batches])
-            for name in names
-            if len({batch[name].shape[1:] for batch in batches}) == 1
-        }
-        chance = term.find_chance(arrays)
-        if chance is not None:
-            chances[f"{term.label}_chance"] = chance
-    return chances

@@ -1,6 +1,6 @@
 """Options of training: those that all tasks have and those that several tasks share.
 
-A task's own class adds options to these and sets its defaults, see `dcse_tf.tasks.registry`.
+A task's own class adds options to these and sets its defaults, see `dcse_tf.tasks.spec`.
 """
 
 import dataclasses
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 from dcse_tf.data.dialogue import Context
 from dcse_tf.evaluation.names import CANDIDATES, RETRIEVAL, STS, all_contexts, rank_scores
 from dcse_tf.options import OptionError, Options, option
-from dcse_tf.tasks import registry
+from dcse_tf.tasks.spec import TASKS
 
 if TYPE_CHECKING:
     from dcse_tf.data.manifest import Manifest
@@ -22,9 +22,6 @@ ENCODER_SIZES: dict[str, tuple[int, int]] = {
     "medium": (8, 512),
     "base": (12, 768),
 }
-
-
-MOST_EPOCHS = 1e6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,84 +51,109 @@ class TermOptions(Options):
 
 
 @dataclasses.dataclass(frozen=True)
-class RunOptions(TermOptions):
-    """Seed, devices, and how often the training loop logs, saves and evaluates."""
+class DeviceOptions(TermOptions, group="devices and speed"):
+    """On what a training computes, and in which arrangement."""
 
-    seed: int = option(0, "Seed of all randomness in the run.", minimum=0, group="optimizer")
-    deterministic: bool = option(
-        False,
-        "Make every operation deterministic: slower, but the same result bit for bit.",
-        group="devices and speed",
-    )
+    deterministic: bool = option(False, "The same result bit for bit, by slower operations.")
     logical_cpus: int = option(
-        1,
-        "Without a GPU: train data-parallel on this many logical CPU devices. GPUs are all "
-        "used, if there are any.",
-        minimum=1,
-        maximum=1024,
-        group="devices and speed",
-        resume="free",
+        1, "CPU devices to train on if there is no GPU.", minimum=1, maximum=1024, resume="free"
     )
-    log_every: int = option(
-        10, "Steps between two summaries.", minimum=1, group="log and checkpoints", resume="free"
-    )
-    save_every: int = option(
-        200, "Steps between two checkpoints.", minimum=1, group="log and checkpoints", resume="free"
-    )
-    eval_every: int = option(
-        200,
-        "Steps between two evaluations on dev data.",
-        minimum=1,
-        group="evaluation",
-        resume="from now on",
-    )
-    dev_samples: int = option(
-        200,
-        "Samples of the dev split to use in an evaluation. 0: none.",
-        minimum=0,
-        group="evaluation",
-    )
-    dev_retrieval: str = option(
+    layout: str = option(
         "",
-        "select.txt file evaluated while training (MAP, MRR). Default: none.",
-        path="files",
-        group="evaluation",
+        "packed: several texts of a batch in a row, the default; padded: one, as `batch_form`=plain"
+        " needs it. The result is the same.",
+        choices=("", "packed", "padded"),
     )
-    dev_sts: str = option(
-        "",
-        "sts.txt file evaluated while training (Spearman). Default: none.",
-        path="files",
-        group="evaluation",
+    row_length: int = option(
+        0, "packed: tokens in a row. 0: 64, or the longest sequence.", minimum=8, or_zero=True
     )
-    best_metric: str = option(
-        "dev/cosine_r1",
-        "Dev score by which the best encoder is kept, such as dev/cosine_r1, dev/map, "
-        "dev/spearman. For a loss the lowest value is the best, otherwise the highest.",
-        group="evaluation",
+    compute_dtype: str = option(
+        "float32", "Type that the encoder computes in.", choices=("float32", "bfloat16")
     )
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainOptions(RunOptions):
+class LogOptions(TermOptions, group="log and checkpoints"):
+    """How often a training logs and saves."""
+
+    log_every: int = option(10, "Steps between two summaries.", minimum=1, resume="free")
+    save_every: int = option(200, "Steps between two checkpoints.", minimum=1, resume="free")
+
+
+@dataclasses.dataclass(frozen=True)
+class DevOptions(TermOptions, group="evaluation"):
+    """How the encoder is evaluated while it is trained."""
+
+    eval_every: int = option(
+        200, "Steps between two evaluations on dev data.", minimum=1, resume="from now on"
+    )
+    dev_samples: int = option(200, "Samples of the dev split to evaluate. 0: none.", minimum=0)
+    dev_retrieval: str = option("", "A select.txt file to evaluate (MAP, MRR).", path="files")
+    dev_sts: str = option("", "An sts.txt file to evaluate (Spearman).", path="files")
+    best_metric: str = option(
+        "dev/cosine_r1",
+        "Dev score by which the best encoder is kept, such as dev/cosine_r1, dev/map, dev/loss.",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerOptions(TermOptions, group="optimizer"):
+    """How weights follow the gradient."""
+
+    seed: int = option(0, "Seed of all randomness in the run.", minimum=0)
+    warmup_steps: int = option(-1, "Steps of linear warm-up. -1: a tenth of `steps`.", minimum=-1)
+    decay: str = option(
+        "exponential",
+        "After the warm-up: exponential (x 0.98 every 10,000 steps, down to 1e-5, as the authors' "
+        "code does), linear (to 0 at `steps`), or constant.",
+        choices=("exponential", "linear", "constant"),
+    )
+    weight_decay: float = option(
+        0.01, "AdamW's weight decay, of all but biases and layer norms.", minimum=0.0
+    )
+    clip_norm: float = option(3.0, "Largest global norm of the gradient.", minimum=1e-30)
+
+
+@dataclasses.dataclass(frozen=True)
+class StartOptions(TermOptions, group="encoder"):
+    """What of the encoder is trained."""
+
+    token_vectors: str = option(
+        "",
+        "With `encoder_size`: file of word vectors, as fit_baseline takes it, that initialise the "
+        "token embeddings.",
+        path="files",
+    )
+    dropout: float = option(
+        0.1, "Dropout probability inside the encoder while training.", minimum=0.0, maximum=0.9
+    )
+    freeze_layers: int = option(
+        0, "Layers, from the bottom, that are not trained. -1: half of them.", minimum=-1
+    )
+    freeze_embeddings: bool = option(False, "Do not train the embedding layers.")
+    lora_rank: int = option(
+        0,
+        "Rank of adapters that are trained instead of the layers (LoRA, Hu et al. 2022). 0: none.",
+        minimum=0,
+        maximum=1024,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainOptions(
+    StartOptions, OptimizerOptions, DevOptions, LogOptions, DeviceOptions, group="main"
+):
     """Trains an encoder on dialogues, on single utterances, or by masked language modelling."""
 
-    variants = ("task", registry.TASKS)
+    variants = ("task", TASKS)
 
-    task: str = option(
-        "dialogue_cse",
-        "What the encoder learns, and from what.",
-        choices=registry.TASKS,
-        group="main",
-    )
-    data_dir: str = option(
-        "", "Folder written by prepare_data.", required=True, path="reads", group="main"
-    )
+    task: str = option("dialogue_cse", "What the encoder learns, and from what.", choices=TASKS)
+    data_dir: str = option("", "Folder written by prepare_data.", required=True, path="reads")
     encoder: str = option(
         "",
-        "Checkpoint to start from: a folder, a hub name, package:NAME or a run directory. Give "
-        "this or `encoder_size`.",
+        "Checkpoint to start from, unless `encoder_size` is given: a folder, a hub name, "
+        "package:NAME or a run directory.",
         path="reads",
-        group="main",
     )
     encoder_size: str = option(
         "",
@@ -139,118 +161,23 @@ class TrainOptions(RunOptions):
         + ", ".join(f"{k} {v[0]}/{v[1]}" for k, v in ENCODER_SIZES.items())
         + ") with the vocabulary of `data_dir`.",
         choices=("", *ENCODER_SIZES),
-        group="main",
-    )
-    token_vectors: str = option(
-        "",
-        "With `encoder_size`: file of word or character vectors (see fit_baseline --help) "
-        "that initialise the token embeddings, projected to their width; other tokens start "
-        "random.",
-        path="files",
-        group="encoder",
     )
     run_dir: str = option(
         "",
-        "Folder for checkpoints, TensorBoard events, the configuration and the trained encoder. "
-        "Running the same command again resumes from the last checkpoint.",
+        "Folder for checkpoints, TensorBoard and the trained encoder; the same command resumes it.",
         required=True,
         path="resumes",
-        group="main",
     )
     steps: int = option(
-        0,
-        "Optimizer steps in total. 0: computed from `epochs`.",
-        minimum=0,
-        group="main",
-        resume="from now on",
+        0, "Optimizer steps in total. 0: as `epochs` says.", minimum=0, resume="from now on"
     )
     epochs: float = option(
-        1.0,
-        "Passes over the samples of the train split, if `steps` is 0. Some presets set `steps`: "
-        "then give `steps`=0 as well.",
-        minimum=0.0,
-        maximum=MOST_EPOCHS,
-        group="main",
-        resume="free",
+        1.0, "Passes over the train split, if `steps` is 0.", minimum=0.0, resume="free"
     )
     global_batch_size: int = option(
-        64,
-        "Samples in each step, over all devices: sessions or, for a task that learns from "
-        "single utterances, utterances.",
-        minimum=1,
-        group="main",
+        64, "Sessions in each step, over all devices; with mlm and simcse utterances.", minimum=1
     )
-    learning_rate: float = option(3e-5, "Peak learning rate.", minimum=0.0, group="main")
-    warmup_steps: int = option(
-        -1, "Steps of linear warm-up. -1: a tenth of `steps`.", minimum=-1, group="optimizer"
-    )
-    decay: str = option(
-        "exponential",
-        "After the warm-up: exponential (x 0.98 every 10,000 steps, never below 1e-5 if it "
-        "started above, as the authors' code does), linear (to 0 at `steps`), or constant.",
-        choices=("exponential", "linear", "constant"),
-        group="optimizer",
-    )
-    weight_decay: float = option(
-        0.01,
-        "AdamW's decoupled weight decay; not applied to biases and layer norms.",
-        minimum=0.0,
-        group="optimizer",
-    )
-    clip_norm: float = option(
-        3.0,
-        "Largest global norm of the gradient; larger gradients are scaled down.",
-        minimum=1e-30,
-        group="optimizer",
-    )
-    dropout: float = option(
-        0.1,
-        "Dropout probability inside the encoder while training.",
-        minimum=0.0,
-        maximum=0.9,
-        group="encoder",
-    )
-    layout: str = option(
-        "",
-        "How the utterances of a batch are arranged for the encoder; the result is the same. "
-        "packed: several in a row; padded: all to the longest. Default: packed, or padded if the "
-        "batch allows nothing else.",
-        choices=("", "packed", "padded"),
-        group="devices and speed",
-    )
-    row_length: int = option(
-        0,
-        "packed: tokens in a row, at least as many as in the longest sequence. 0: 64, or "
-        "those of the longest sequence if it has more.",
-        minimum=8,
-        or_zero=True,
-        maximum=65_536,
-        group="devices and speed",
-    )
-    compute_dtype: str = option(
-        "float32",
-        "Type that the encoder computes in; weights, similarity and loss stay float32. "
-        "bfloat16 is faster only on CPUs and GPUs that support it.",
-        choices=("float32", "bfloat16"),
-        group="devices and speed",
-    )
-    freeze_layers: int = option(
-        0,
-        "Number of transformer layers, from the bottom, that are not trained; -1: half of them.",
-        minimum=-1,
-        group="encoder",
-    )
-    freeze_embeddings: bool = option(False, "Do not train the embedding layers.", group="encoder")
-    lora_rank: int = option(
-        0,
-        "Instead of the layers that are not frozen, train adapters of this rank on their "
-        "queries and values (LoRA, Hu et al. 2022). For large encoders: checkpoints contain "
-        "only the adapters, and the encoder that is written has them merged in. Adapters need "
-        "several times the learning rate. 0: none.",
-        minimum=0,
-        maximum=1024,
-        group="encoder",
-    )
+    learning_rate: float = option(3e-5, "Peak learning rate.", minimum=0.0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -278,17 +205,17 @@ class TrainOptions(RunOptions):
 
     def check(self) -> None:
         super().check()
-        spec = registry.TASKS[self.task]
-        if not isinstance(self, spec.options_class):
-            self.refuse("task", f"expected options of the class {spec.options_class.__name__}")
+        own = TASKS[self.task].options_class
+        if not isinstance(self, own):
+            self.refuse("task", f"expected options of the class {own.__name__}")
         self.check_start()
         for name in self.divided:
             if getattr(self, name) % self.logical_cpus:
                 self.refuse(name, f"not divisible by `logical_cpus`={self.logical_cpus}")
         # Without this check, a wrong name would fail at the first evaluation, hundreds of steps in.
-        known = self.dev_scores()
-        if self.best_metric not in known:
-            self.refuse("best_metric", f"with these settings the scores are {', '.join(known)}")
+        if self.best_metric not in self.dev_scores():
+            known = ", ".join(self.dev_scores())
+            self.refuse("best_metric", f"with these settings the scores are {known}")
 
     @property
     def divided(self) -> tuple[str, ...]:
@@ -297,20 +224,19 @@ class TrainOptions(RunOptions):
     @property
     def similarities(self) -> tuple[str, ...]:
         """The similarities by which dev responses are ranked, see `TaskSpec`."""
-        return registry.TASKS[self.task].similarities
+        return TASKS[self.task].similarities
 
     def dev_scores(self) -> list[str]:
         """The names of the scores that an evaluation on dev data gives."""
-        spec = registry.TASKS[self.task]
-        ranked = [name for kind in all_contexts(self.similarities) for name in rank_scores(kind)]
         of_files = [*(RETRIEVAL if self.dev_retrieval else ()), *(STS if self.dev_sts else ())]
-
+        names = [*TASKS[self.task].scores(self), *self._ranks(), *of_files]
         # Without dev samples, only the files give scores. Without either there are none, and the
         # name of the best metric is checked all the same.
-        names = [*spec.scores(self), *ranked, *of_files]
-        if of_files and not self.dev_samples:
-            names = of_files
-        return [f"dev/{name}" for name in names]
+        return [f"dev/{name}" for name in (names if self.dev_samples else of_files or names)]
+
+    def _ranks(self) -> list[str]:
+        """The dev scores that rank a response among others."""
+        return [name for kind in all_contexts(self.similarities) for name in rank_scores(kind)]
 
     @property
     def has_bert(self) -> bool:
@@ -340,26 +266,27 @@ class TrainOptions(RunOptions):
             OptionError: the batch, the rows or the best metric do not fit the corpus.
         """
         self._check_best_metric(manifest.splits["dev"].sessions)
-        samples = registry.TASKS[self.task].epoch_size(manifest.splits["train"])
+        samples = TASKS[self.task].epoch_size(manifest.splits["train"])
         batch = self.global_batch_size
         if batch > samples:
-            raise OptionError(
-                f"`global_batch_size`={batch}: the train split of {self.data_dir} has only "
-                f"{samples} samples"
+            self.refuse(
+                "global_batch_size",
+                f"the train split of {self.data_dir} has only {samples} samples",
             )
         steps = self.steps or max(1, round(self.epochs * samples / batch))
         layout = self.layout or self.default_layout()
         longest = self.longest_sequence(manifest.max_sequence_length)
         row_length = self.row_length or max(64, longest)
         if layout == "packed" and row_length < longest:
-            raise OptionError(
-                f"`row_length`={row_length}: sequences of {self.data_dir} have up to {longest} "
-                "tokens, and each lies in one row"
+            self.refuse(
+                "row_length",
+                f"sequences of {self.data_dir} have up to {longest} tokens, and each lies in one "
+                "row",
             )
         return self.replace(
             steps=steps,
             # Computed from the steps, so that the two always agree.
-            epochs=min(steps * batch / samples, MOST_EPOCHS),
+            epochs=steps * batch / samples,
             warmup_steps=steps // 10 if self.warmup_steps < 0 else self.warmup_steps,
             layout=layout,
             row_length=row_length,
@@ -368,8 +295,7 @@ class TrainOptions(RunOptions):
     def _check_best_metric(self, dev_sessions: int) -> None:
         """Refuses a rank among too few responses, unless there are no scores at all."""
         sessions = min(self.dev_samples, dev_sessions)
-        kinds = all_contexts(self.similarities)
-        ranks = {f"dev/{name}" for kind in kinds for name in rank_scores(kind)}
+        ranks = {f"dev/{name}" for name in self._ranks()}
         others = [name for name in self.dev_scores() if name not in ranks]
         scored = sessions > 1 or self.dev_retrieval or self.dev_sts
         if sessions < CANDIDATES and self.best_metric in ranks and others and scored:
@@ -386,24 +312,17 @@ class TrainOptions(RunOptions):
 
 
 @dataclasses.dataclass(frozen=True)
-class ContextOptions(Options):
+class ContextOptions(Options, group="batches and context"):
     """For tasks that let the user choose the turns around a response.
 
     It comes before the base class in the list of a task's bases.
     """
 
     context_turns: int = option(
-        3,
-        "Context turns on each side of the response, at most; in dev response selection before it.",
-        minimum=1,
-        maximum=1000,
-        group="batches and context",
+        3, "Context turns on each side of the response, at most.", minimum=1, maximum=1000
     )
     context_side: str = option(
-        "both",
-        "Turns before and after the response (both, as in the paper) or before only.",
-        choices=("both", "before"),
-        group="batches and context",
+        "both", "Turns before and after the response, or before it.", choices=("both", "before")
     )
 
     @property
@@ -424,40 +343,27 @@ class ContrastOptions(Options):
     )
     center_tokens: bool = option(
         False,
-        "Subtract the mean token embedding, a running average, before matching and pooling. "
-        "Not in the paper; keeps similarities from saturating. The trained encoder includes "
-        "it in its weights.",
+        "Subtract the mean token embedding, which keeps similarities from saturating.",
         group="encoder",
     )
 
 
 @dataclasses.dataclass(frozen=True)
-class BatchOptions(TrainOptions):
+class BatchOptions(TrainOptions, group="batches and context"):
     """For tasks whose sample is a session: a response, its context, and negatives from others."""
 
     batch_form: str = option(
         "unique",
-        "What a batch consists of. plain: one random response from each session; every use of "
-        "an utterance is encoded separately and padded to the longest of the corpus, as in "
-        "the paper; unique: the same, but each distinct utterance is encoded once; dense: "
-        "every turn of a session is a response, and each distinct utterance is encoded once.",
+        "plain: a random response of each session, every use of an utterance encoded and padded, "
+        "as in the paper; unique: the same, each utterance encoded once; dense: every turn is a "
+        "response.",
         choices=("plain", "unique", "dense"),
-        group="batches and context",
     )
     session_turns: int = option(
-        16,
-        "dense: consecutive turns used in a visit to a session, at most; drawn at random.",
-        minimum=2,
-        maximum=10_000,
-        group="batches and context",
+        16, "dense: consecutive turns of a session in a step, at most.", minimum=2, maximum=10_000
     )
     negatives: int = option(
-        9,
-        "Negatives for each positive, drawn from other sessions of the batch; all (0): all "
-        "that the batch has.",
-        minimum=0,
-        words={"all": 0},
-        group="batches and context",
+        9, "Negatives for each positive, from other sessions. all: 0.", minimum=0, words={"all": 0}
     )
 
     def default_layout(self) -> str:
@@ -470,14 +376,18 @@ class BatchOptions(TrainOptions):
         if self.batch_form == "plain" and self.layout not in ("", "padded"):
             self.refuse("layout", "`batch_form`=plain pads every utterance, so only padded")
         # A session gives one response or, with dense, at least two.
-        each = 2 if self.batch_form == "dense" else 1
-        most = each * (self.global_batch_size - 1)
-        if max(1, self.negatives) > most:
-            self.refuse(
-                "negatives",
-                "they come from the other sessions of the batch, so at most "
-                f"{each} x (`global_batch_size` - 1) = {most}",
-            )
+        check_negatives(self, self.negatives, 2 if self.batch_form == "dense" else 1)
+
+
+def check_negatives(options: TrainOptions, negatives: int, each: int = 1) -> None:
+    """Refuses more negatives than there are in a batch whose sessions have so many responses."""
+    most = each * (options.global_batch_size - 1)
+    if max(1, negatives) > most:
+        options.refuse(
+            "negatives",
+            "they come from the other sessions of the batch, so at most "
+            f"{each} x (`global_batch_size` - 1) = {most}",
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -491,3 +401,81 @@ class MaskingOptions(TrainOptions):
         minimum=1,
         maximum=10_000,
     )
+
+
+_MOST_CONTEXT_TOKENS = 448
+
+
+@dataclasses.dataclass(frozen=True)
+class SequenceOptions(TrainOptions):
+    """For tasks that read a context and a response as one sequence.
+
+    The defaults of turns and lengths are those of Xu et al. 2020 (section 3.3).
+    """
+
+    context_turns: int = option(
+        20,
+        "Turns before the response that are its context, at most.",
+        minimum=1,
+        maximum=1000,
+        group="batches and context",
+    )
+    max_context_tokens: int = option(
+        0,
+        "Tokens of a context with [CLS] and [SEP], cut at the beginning. 0: 448, or what fits.",
+        minimum=8,
+        or_zero=True,
+    )
+    max_response_tokens: int = option(
+        64, "Tokens of a response with [SEP], at most; it is cut at the end.", minimum=4
+    )
+    speaker_embeddings: bool = option(False, "Mark each token as the responder's or not (SA-BERT).")
+    same_role: bool = option(
+        True,
+        "Draw negatives and other replacements of turns from those of the same role, if there are "
+        "any, so that roles alone give nothing away.",
+    )
+
+    @property
+    def context(self) -> Context:
+        """The turns before a response: a response is selected by what was said before it."""
+        return Context(self.context_turns, "before")
+
+    @property
+    def segment_tokens(self) -> tuple[int, int]:
+        """The largest number of tokens in a sequence's first segment and in its second."""
+        return self.max_context_tokens or _MOST_CONTEXT_TOKENS, self.max_response_tokens
+
+    def longest_sequence(self, longest_utterance: int) -> int:
+        return self.longest_pair(longest_utterance, self.segment_tokens)
+
+    def longest_pair(self, longest_utterance: int, limits: tuple[int, int]) -> int:
+        """The number of tokens in the longest two segments together.
+
+        Args:
+            longest_utterance: tokens in the corpus's longest utterance.
+            limits: the largest number of tokens in each segment.
+        """
+        # A turn ends with [EOT] and has no [CLS] and [SEP] of its own.
+        dialogue = 2 + (self.context_turns + 1) * (longest_utterance - 1)
+        return sum(min(tokens, dialogue) for tokens in limits)
+
+    def resolve(self, manifest: "Manifest", positions: int = 512) -> Self:
+        left = positions - self.max_response_tokens
+        if left < 8:
+            self.refuse("max_response_tokens", f"the encoder has only {positions} positions")
+        tokens = self.max_context_tokens or min(_MOST_CONTEXT_TOKENS, left)
+        worked_out = self.replace(max_context_tokens=tokens)
+        return super(SequenceOptions, worked_out).resolve(manifest, positions)
+
+    def list_warnings(self, manifest: "Manifest") -> list[str]:
+        cut, most = manifest.splits["train"].truncated_utterances, manifest.max_sequence_length
+        if not cut or most > self.max_response_tokens:
+            return super().list_warnings(manifest)
+        return [
+            *super().list_warnings(manifest),
+            f"`max_response_tokens`={self.max_response_tokens}: {self.data_dir} was prepared with "
+            f"`max_sequence_length`={most}, which cut {cut} turns, so training never sees a longer "
+            f"one; prepare it with {self.max_response_tokens + 1} or more, up to "
+            f"`max_context_tokens`={self.max_context_tokens}",
+        ]

@@ -11,15 +11,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from dcse_tf.options import option
-from dcse_tf.tasks.options import MaskingOptions
-from dcse_tf.tasks.registry import register_task
-from dcse_tf.tasks.sequence_options import SequenceOptions
-from dcse_tf.tasks.spec import Setup, TaskSpec
-from dcse_tf.tasks.terms.segment_pairs import MaskedLmOfPairs, SegmentPairs
+from dcse_tf.tasks.options import MaskingOptions, SequenceOptions
+from dcse_tf.tasks.response_selection import make_dialogue_source, read_sequences
+from dcse_tf.tasks.spec import Setup, TaskSpec, Term, register_task
 
 if TYPE_CHECKING:
     from dcse_tf.data.dialogue_step import DialogueSource
-    from dcse_tf.reading.cross_encoder import Reader
     from dcse_tf.tasks.objective import Objective
 
 _SHORT_CONTEXT = 3
@@ -48,13 +45,10 @@ class PostTrainingOptions(SequenceOptions, MaskingOptions):
 
     pairs: str = option(
         "utterance",
-        "What the two segments are, and how they are classified. utterance: a context, and "
-        "its next turn or one from another session (BERT-VFT); pieces: the two sides of a "
-        "dialogue that is split at random, where half of the time the right one is from "
-        "another session (next-sentence prediction), each up to half of `max_context_tokens` "
-        "+ `max_response_tokens`; relevance: a short context, of `context_turns`=3 unless "
-        "given, and its next turn, another turn of the session, or one from another session, "
-        "in three classes of equal probability (BERT-FP).",
+        "The two segments to classify. utterance: a context, and its next turn or another "
+        "session's (BERT-VFT); pieces: the sides of a split dialogue, of which one may be another "
+        "session's (BERT); relevance: a context, by default of 3 turns, and its next turn, another "
+        "of the session, or another session's (BERT-FP).",
         choices=("utterance", "pieces", "relevance"),
     )
 
@@ -80,28 +74,27 @@ class PostTrainingOptions(SequenceOptions, MaskingOptions):
 
 
 def _make_source(setup: Setup[PostTrainingOptions]) -> "DialogueSource":
-    from dcse_tf.tasks.response_selection import make_dialogue_source
-
     relevance = setup.options.pairs == "relevance"
     return dataclasses.replace(make_dialogue_source(setup), other_turns=relevance)
 
 
-def _make_reader(setup: Setup[PostTrainingOptions]) -> "Reader":
-    from dcse_tf.tasks.writing import read_sequences
+def _list_terms(setup: Setup[PostTrainingOptions]) -> list[Term]:
+    from dcse_tf.tasks.terms.selection import MaskedLmOfPairs, SegmentPairs
 
-    return read_sequences(setup)
+    return [SegmentPairs(setup, 1.0), MaskedLmOfPairs(setup, 1.0)]
 
 
 def _write_encoder(
     setup: Setup[PostTrainingOptions], objective: "Objective", folder: pathlib.Path
 ) -> None:
     from dcse_tf.reading.cross_encoder import write_post_trained
-    from dcse_tf.tasks.writing import write_bert_files
+    from dcse_tf.tasks.writing import write_config, write_tokenization
 
     pairs, masked_lm = (objective.find_term(name).head for name in ("pairs", "masked_lm"))
     write_post_trained(folder, setup.backbone, pairs, masked_lm, objective.reader.layer)
     # The class that finds all its weights here. It has no pooler and ignores the one written.
-    write_bert_files(setup, folder, "BertForMaskedLM")
+    write_config(setup, folder, architectures=["BertForMaskedLM"])
+    write_tokenization(setup, folder)
 
 
 _SCORES = ("masked_lm_accuracy", "pairs_accuracy", "masked_lm_chance", "pairs_chance")
@@ -112,9 +105,9 @@ register_task(
         "continued pre-training on dialogues for response_selection: masked tokens and two "
         "segments",
         make_source=_make_source,
-        list_terms=lambda setup: [SegmentPairs(setup, 1.0), MaskedLmOfPairs(setup, 1.0)],
+        list_terms=_list_terms,
         similarities=(),
-        make_reader=_make_reader,
+        make_reader=read_sequences,
         scores=lambda options: _SCORES,
         end_of_turn=True,
         write_encoder=_write_encoder,

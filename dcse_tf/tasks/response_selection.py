@@ -9,17 +9,13 @@ import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
+from absl import logging
+
 from dcse_tf.data.dialogue import AUXILIARY_TASKS
 from dcse_tf.options import option
 from dcse_tf.reading.reranker_files import RerankerSettings
-from dcse_tf.tasks.registry import register_task
-from dcse_tf.tasks.sequence_options import SequenceOptions
-from dcse_tf.tasks.spec import Scorer, Setup, TaskSpec, Term
-from dcse_tf.tasks.terms.consistency import Consistency, ConsistencyOptions
-from dcse_tf.tasks.terms.incoherence import Incoherence
-from dcse_tf.tasks.terms.matching import Match
-from dcse_tf.tasks.terms.next_session import NextSession
-from dcse_tf.tasks.terms.restoration import Restore
+from dcse_tf.tasks.options import SequenceOptions, check_negatives
+from dcse_tf.tasks.spec import Scorer, Setup, TaskSpec, Term, register_task
 
 if TYPE_CHECKING:
     from dcse_tf.data.dialogue_step import DialogueSource
@@ -28,7 +24,7 @@ if TYPE_CHECKING:
     from dcse_tf.tasks.objective import Objective
 
 _NO_TASK = "none"
-_WITH_CHANCE = ("next_session", "incoherence", "consistency")
+_WITH_CHANCE = ("matching", "next_session", "incoherence", "consistency")
 _UNLIMITED = 2**31 - 1  # an LSTM has no positions
 _OF_BERT = (
     *("speaker_embeddings", "freeze_layers", "freeze_embeddings", "lora_rank", "compute_dtype"),
@@ -36,7 +32,7 @@ _OF_BERT = (
 
 
 @dataclasses.dataclass(frozen=True)
-class ResponseSelectionOptions(ConsistencyOptions, SequenceOptions):
+class ResponseSelectionOptions(SequenceOptions):
     """Options with the defaults of Xu et al. (section 3.3), except for values missing in its text.
 
     Their batch of 32 pairs is 16 sessions here, each with its true response and a negative.
@@ -47,20 +43,18 @@ class ResponseSelectionOptions(ConsistencyOptions, SequenceOptions):
     global_batch_size: int = 16
     learning_rate: float = 3e-5
     best_metric: str = "dev/reranker_r1"
+
     negatives: int = option(
         1,
-        "Negatives for each response, drawn from other sessions of the batch; all (0): all that "
-        "the batch has.",
+        "Negatives for each response, from other sessions. all: 0.",
         minimum=0,
         words={"all": 0},
         group="batches and context",
     )
-
     architecture: str = option(
         "bert",
-        "The model that reads context and response. bert: a cross-encoder; dual_lstm and "
-        "esim: models without a pre-trained encoder, from random weights with the vocabulary "
-        "of `data_dir`.",
+        "What reads context and response: a BERT, or models from random weights with the vocabulary"
+        " of `data_dir`.",
         choices=("bert", "dual_lstm", "esim"),
     )
     lstm_units: int = option(300, "dual_lstm and esim: width of each LSTM.", minimum=1)
@@ -69,20 +63,19 @@ class ResponseSelectionOptions(ConsistencyOptions, SequenceOptions):
     )
     negatives_from: str = option(
         "batch",
-        "Where negatives come from. batch: responses of the other sessions of the batch; "
-        "given: up to `negatives` of those that the corpus gives for a response, drawn anew "
-        "at every visit. For given, the corpus must be prepared from a format with "
-        "candidates, and the response of a session is its last turn, not one that is drawn.",
+        "batch: negatives are responses of other sessions; given: candidates of the corpus, which "
+        "was prepared from a format that has them, for the last turn of a session.",
         choices=("batch", "given"),
     )
     auxiliary: tuple[str, ...] = option(
         AUXILIARY_TASKS,
-        "Tasks that are trained together with the matching, comma-separated: next_session "
-        "(are two pieces of dialogue consecutive?), restoration (of a turn whose tokens are "
-        "all masked), incoherence (which turn is from another session?), consistency (are two "
-        "turns by one speaker?). none: only the matching.",
+        "Tasks besides matching, with commas between: next_session, restoration (of a turn), "
+        "incoherence (which turn is another session's?), consistency (of speakers); or none.",
     )
     auxiliary_weight: float = option(1.0, "Weight of each auxiliary task's loss.", minimum=0.0)
+    consistency_margin: float = option(
+        0.6, "By how much consistent turns must score higher.", minimum=0.0, maximum=1.0
+    )
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -110,14 +103,10 @@ class ResponseSelectionOptions(ConsistencyOptions, SequenceOptions):
 
     def check(self) -> None:
         super().check()
-        if self.has_bert:
-            why = "has no meaning with `architecture`=bert"
-            self._refuse_given(("lstm_units", "lstm_embedding_size"), why)
-        else:
-            why = f"has no meaning with `architecture`={self.architecture}"
-            self._refuse_given(_OF_BERT, why)
-            if self.layout == "packed":
-                self.refuse("layout", f"`architecture`={self.architecture} reads padded sequences")
+        others = ("lstm_units", "lstm_embedding_size") if self.has_bert else _OF_BERT
+        self._refuse_given(others, f"has no meaning with `architecture`={self.architecture}")
+        if not self.has_bert and self.layout == "packed":
+            self.refuse("layout", f"`architecture`={self.architecture} reads padded sequences")
         files = ("dev_retrieval", "dev_sts")
         self._refuse_given(files, "a re-ranker gives no embeddings of sentences")
         known = (*AUXILIARY_TASKS, _NO_TASK)
@@ -130,20 +119,12 @@ class ResponseSelectionOptions(ConsistencyOptions, SequenceOptions):
         if "consistency" not in self.tasks:
             why = "has no meaning without consistency in `auxiliary`"
             self._refuse_given(("consistency_margin",), why)
-        others = [name for name in self.tasks if name != "restoration"]
-        if self.global_batch_size < 2 and others:
+        if self.global_batch_size < 2 and {*self.tasks} - {"restoration"}:
             self.refuse(
-                "global_batch_size",
-                f"turns of other sessions come from the batch, and {others[0]} needs them: "
-                "expected >= 2",
+                "global_batch_size", "turns of other sessions come from the batch: expected >= 2"
             )
-        most = self.global_batch_size - 1
-        if self.negatives_from == "batch" and max(1, self.negatives) > most:
-            self.refuse(
-                "negatives",
-                f"they come from the other sessions of the batch, so at most `global_batch_size` - "
-                f"1 = {most}",
-            )
+        if self.negatives_from == "batch":
+            check_negatives(self, self.negatives)
 
     def longest_sequence(self, longest_utterance: int) -> int:
         longest = super().longest_sequence(longest_utterance)
@@ -166,18 +147,22 @@ class ResponseSelectionOptions(ConsistencyOptions, SequenceOptions):
 
 def _list_scores(options: ResponseSelectionOptions) -> tuple[str, ...]:
     """Accuracies and, where they are known, those of the best rules that do not read."""
-    if not options.dev_samples:
-        return ()
-    tasks, chances = ("matching", *options.tasks), ("matching", *_WITH_CHANCE)
-    known = [f"{name}_chance" for name in chances if name in tasks]
+    tasks = ("matching", *options.tasks) if options.dev_samples else ()
+    known = [f"{name}_chance" for name in _WITH_CHANCE if name in tasks]
     return (*(f"{name}_accuracy" for name in tasks), *known)
 
 
-def list_terms(setup: Setup[ResponseSelectionOptions]) -> list[Term]:
+def _list_terms(setup: Setup[ResponseSelectionOptions]) -> list[Term]:
     """The matching, and the auxiliary tasks that are trained."""
-    options, auxiliary = setup.options, (NextSession, Restore, Incoherence, Consistency)
+    from dcse_tf.tasks.terms import selection
+
+    options = setup.options
+    auxiliary: list[type[Term]] = [
+        *(selection.NextSession, selection.Restore, selection.Incoherence, selection.Consistency),
+    ]
     trained = [term for term in auxiliary if term.name in options.tasks]
-    return [Match(setup, 1.0), *(term(setup, options.auxiliary_weight) for term in trained)]
+    weight = options.auxiliary_weight
+    return [selection.Match(setup, 1.0), *(term(setup, weight) for term in trained)]
 
 
 def make_dialogue_source(setup: Setup[Any]) -> "DialogueSource":
@@ -188,9 +173,8 @@ def make_dialogue_source(setup: Setup[Any]) -> "DialogueSource":
     options, prefix = setup.options, setup.vocabulary.count_prefix()
     first, second = options.segment_tokens
     rule = make_rule(setup.vocabulary, first, second, prefix)
-    return DialogueSource(
-        options.context_turns, rule, options.speaker_embeddings, options.same_role
-    )
+    speakers, same_role = options.speaker_embeddings, options.same_role
+    return DialogueSource(options.context_turns, rule, speakers, same_role)
 
 
 def _make_source(setup: Setup[ResponseSelectionOptions]) -> "DialogueSource":
@@ -198,10 +182,27 @@ def _make_source(setup: Setup[ResponseSelectionOptions]) -> "DialogueSource":
     return dataclasses.replace(make_dialogue_source(setup), given=given)
 
 
+def read_sequences(setup: Setup[Any]) -> "Reader":
+    """BERT as the reader of sequences, with speaker embeddings if the options ask for them."""
+    from dcse_tf.bert.weights import SPEAKER_TABLE
+    from dcse_tf.reading.cross_encoder import build_speaker_embedding, read_with_bert
+
+    options, speakers = setup.options, None
+    if options.speaker_embeddings:
+        seed = options.seed + 10
+        speakers = build_speaker_embedding(setup.backbone.hidden_dim, seed, setup.tensors)
+    elif SPEAKER_TABLE in setup.tensors:
+        logging.warning(
+            "the encoder has speaker embeddings, which are left out; "
+            "`speaker_embeddings` keeps them"
+        )
+    return read_with_bert(setup.backbone, speakers)
+
+
 def _make_reader(setup: Setup[ResponseSelectionOptions]) -> "Reader":
     from dcse_tf.reading.cross_encoder import read_with_matcher
     from dcse_tf.reading.matchers import build_matcher
-    from dcse_tf.tasks.writing import read_sequences, start_from_vectors
+    from dcse_tf.tasks.writing import start_from_vectors
 
     options = setup.options
     if setup.backbone:
@@ -234,16 +235,31 @@ def _make_scorer(setup: Setup[ResponseSelectionOptions], objective: "Objective")
 def _write_encoder(
     setup: Setup[ResponseSelectionOptions], objective: "Objective", folder: pathlib.Path
 ) -> None:
+    from dcse_tf.files import write_json
     from dcse_tf.reading.cross_encoder import write_cross_encoder
     from dcse_tf.reading.matchers import write_matcher
-    from dcse_tf.tasks.writing import write_reranker_files
+    from dcse_tf.reading.reranker_files import write_reranker_settings
+    from dcse_tf.tasks.writing import write_config
 
     head, layer = objective.find_term("matching").head, objective.reader.layer
+    settings = _make_settings(setup.options)
     if setup.backbone:
         write_cross_encoder(folder, setup.backbone, head, layer)
+        write_config(
+            setup,
+            folder,
+            architectures=["BertForSequenceClassification"],
+            id2label={"0": "LABEL_0"},
+            label2id={"LABEL_0": 0},
+            num_labels=1,
+        )
     else:
         write_matcher(folder, layer, head.weights)
-    write_reranker_files(setup, folder, _make_settings(setup.options))
+        # Code that looks for a checkpoint reads config.json: this one says that it is no BERT.
+        config = {"model_type": settings.architecture, "vocab_size": len(setup.vocabulary.tokens)}
+        write_json(folder / "config.json", config, sort_keys=True)
+    setup.vocabulary.write(folder)
+    write_reranker_settings(folder, settings)
 
 
 register_task(
@@ -251,7 +267,7 @@ register_task(
         ResponseSelectionOptions,
         "which response follows a context, read together (a re-ranker), with auxiliary tasks",
         make_source=_make_source,
-        list_terms=list_terms,
+        list_terms=_list_terms,
         similarities=("reranker",),
         make_reader=_make_reader,
         scores=_list_scores,

@@ -10,9 +10,8 @@ from dcse_tf.data.dialogue import Context
 from dcse_tf.options import option
 from dcse_tf.tasks.dialogue_cse import make_response_source
 from dcse_tf.tasks.options import BatchOptions, ContextOptions, ContrastOptions
-from dcse_tf.tasks.registry import register_task
-from dcse_tf.tasks.spec import Setup, TaskSpec, centering_parts
-from dcse_tf.tasks.terms.pair_score import ScorePairs
+from dcse_tf.tasks.spec import Setup, TaskSpec, centering_parts, register_task
+from dcse_tf.tasks.terms.contrast import ScorePairs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,18 +41,11 @@ class SiameseMultiOptions(ContextOptions, SiameseSingleOptions):
 
     task: str = "siamese_multi"
     context_tokens: int = option(
-        256,
-        "Tokens of a context in one sequence, [CLS] a [SEP] b [SEP] and so on, at most; those "
-        "furthest from the response are cut first. The encoder must have that many positions.",
-        minimum=8,
+        256, "Tokens of a context, [CLS] a [SEP] b [SEP] and so on, at most.", minimum=8
     )
 
     def longest_context(self, longest_utterance: int) -> int:
-        """The largest number of tokens in a context.
-
-        Args:
-            longest_utterance: tokens in the corpus's longest utterance.
-        """
+        """The largest number of tokens in a context, see `longest_sequence`."""
         # The sequence has only one [CLS].
         return min(self.context_tokens, 1 + self.context.slots * (longest_utterance - 1))
 

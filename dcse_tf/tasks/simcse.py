@@ -4,8 +4,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from dcse_tf.tasks.options import ContextOptions, ContrastOptions, TrainOptions
-from dcse_tf.tasks.registry import register_task
-from dcse_tf.tasks.spec import Setup, TaskSpec, centering_parts
+from dcse_tf.tasks.spec import Setup, TaskSpec, centering_parts, register_task
 from dcse_tf.tasks.terms.contrast import ViewContrast
 
 if TYPE_CHECKING:

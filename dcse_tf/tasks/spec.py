@@ -1,4 +1,4 @@
-"""What a task and a term of its objective are, and what they are given.
+"""What a task and a term of its objective are, what they are given, and the registry of tasks.
 
 Commands import the tasks for their options and must answer --help at once, so this module does not
 import TensorFlow.
@@ -38,6 +38,7 @@ O_co = TypeVar("O_co", bound=Options, covariant=True)
 
 Scores = dict[str, float]
 Tensors = dict[str, "tf.Tensor"]
+KerasTensors = dict[str, "keras.KerasTensor"]
 # An object whose `score` maps sequences to logits, see `dcse_tf.reranker.scorers.Scorer`, and the
 # settings of its re-ranker.
 Scorer = tuple[Any, RerankerSettings]
@@ -64,19 +65,16 @@ class Setup(Generic[O_co]):
 
     Attributes:
         options: the resolved options.
-        data_dir: the prepared corpus.
-        manifest: its manifest.
+        manifest: the manifest of the prepared corpus.
         vocabulary: the vocabulary of the encoder and the corpus.
         source: the checkpoint folder that the encoder starts from; None for random weights.
         tensors: the checkpoint's tensors, for heads; empty for random weights.
         backbone: the BERT; None if the task trains another model.
         encoder: the functional encoder built on it, for evaluation; None without a BERT.
         parts: the encoder's parts besides the BERT.
-        own_replicas: the numbers of the replicas that this process feeds; None for all.
     """
 
     options: O_co
-    data_dir: pathlib.Path
     manifest: "Manifest"
     vocabulary: "Vocabulary"
     source: pathlib.Path | None = None
@@ -84,11 +82,10 @@ class Setup(Generic[O_co]):
     backbone: "keras_hub.models.BertBackbone" = None
     encoder: "keras.Model" = None
     parts: EncoderParts = EncoderParts()
-    own_replicas: range | None = None
 
     @property
     def corpus(self) -> Corpus:
-        return Corpus(self.data_dir, self.manifest)
+        return Corpus(pathlib.Path(vars(self.options)["data_dir"]), self.manifest)
 
 
 class Term:
@@ -135,9 +132,7 @@ class Term:
         """
         raise NotImplementedError
 
-    def compute(
-        self, encoded: "Encoded", rows: "Mapping[str, keras.KerasTensor]"
-    ) -> "dict[str, keras.KerasTensor]":
+    def compute(self, encoded: "Encoded", rows: KerasTensors) -> KerasTensors:
         """Computes the loss and metrics of each of a replica's rows.
 
         It is called once, on symbolic tensors, and becomes part of a functional model: use
@@ -153,7 +148,7 @@ class Term:
         """
         raise NotImplementedError
 
-    def count(self, rows: "Mapping[str, keras.KerasTensor]") -> "Mapping[str, keras.KerasTensor]":
+    def count(self, rows: KerasTensors) -> KerasTensors:
         """Counts that the trainer adds up without weights, float32 scalars; none by default."""
         return {}
 
@@ -186,9 +181,9 @@ def read_with_backbone(setup: Setup) -> "Reader":
 
 
 def write_sentence_encoder(setup: Setup, objective: "Objective", folder: pathlib.Path) -> None:
-    from dcse_tf.tasks.writing import write_sentence_encoder as write
+    from dcse_tf.tasks import writing
 
-    write(setup, folder)
+    writing.write_sentence_encoder(setup, folder)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,22 +230,20 @@ class TaskSpec(Generic[O]):
     end_of_turn: bool = False
     write_encoder: Callable[[Setup[O], "Objective", pathlib.Path], None] = write_sentence_encoder
     make_scorer: Callable[[Setup[O], "Objective"], Scorer] | None = None
-    # Terms that were registered for it, see `dcse_tf.tasks.registry.register_term`.
+    # Terms that were registered for it, see `register_term`.
     further_terms: list[type[Term]] = dataclasses.field(default_factory=list)
 
     @property
     def name(self) -> str:
         """The task's name, the value of the option `task`."""
-        fields = {field.name: field for field in dataclasses.fields(self.options_class)}
-        return str(fields["task"].default)
+        return str(self.options_class.fields()["task"].default)
 
     @property
     def options(self) -> type[O]:
         """The class of its options, with those of further terms."""
+        own: Any = self.options_class
         further = tuple(term.options for term in self.further_terms)
-        if not further:
-            return self.options_class
-        return _add_options(self.options_class, further)  # type: ignore[arg-type]
+        return _add_options(own, further) if further else own
 
     def choose_terms(self, setup: Setup[O]) -> list[Term]:
         """The terms that have a weight, the first one first."""
@@ -267,3 +260,42 @@ def _add_options(own: Any, further: tuple[type[Options], ...]) -> Any:
     """A class of options with those of further classes, under the name of the first one."""
     names = {"__module__": own.__module__, "__doc__": own.__doc__}
     return dataclasses.dataclass(frozen=True)(type(own.__name__, (*further, own), names))
+
+
+# In order of registration.
+TASKS: dict[str, TaskSpec[Any]] = {}
+
+
+def register_task(spec: TaskSpec[Any]) -> None:
+    """Registers a task under its name, also for the command line.
+
+    docs/extending.md has a complete example.
+
+    Raises:
+        ValueError: a task of this name exists.
+    """
+    if not spec.name or spec.name in TASKS:
+        raise ValueError(f"task {spec.name!r}: expected a name that no other has")
+    TASKS[spec.name] = spec
+
+
+def register_term(term: type[Term], tasks: Sequence[str]) -> None:
+    """Adds a term to the objective of tasks, with its options, which must leave it out by default.
+
+    docs/extending.md has a complete example.
+
+    Args:
+        term: the term.
+        tasks: names of the tasks.
+
+    Raises:
+        ValueError: a task is unknown or has such a term, or the term has no name.
+    """
+    for name in tasks:
+        if name not in TASKS:
+            raise ValueError(f"{name!r}: expected one of the tasks {', '.join(TASKS)}")
+        own = {other.name for other in TASKS[name].further_terms}
+        if not term.name or term.name in own:
+            raise ValueError(f"term {term.name!r} of {name}: expected a name that no other has")
+    for name in tasks:
+        TASKS[name].further_terms.append(term)

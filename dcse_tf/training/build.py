@@ -56,12 +56,14 @@ class Training:
         setup: what the model was built from, with resolved options.
         objective: its terms and their model.
         trainer: the inner loop, with the optimizer and the devices.
+        stream: how it reads the corpus.
     """
 
     spec: TaskSpec
     setup: Setup
     objective: Objective
     trainer: Trainer
+    stream: Stream
 
     @property
     def model(self) -> keras.Model:
@@ -88,15 +90,7 @@ class Training:
 
     def dataset(self, first_step: int = 0) -> tf.data.Dataset:
         """The batches from a step (from 0) on; each step has one per device of this process."""
-        options = self.options
-        stream = Stream(
-            options.global_batch_size,
-            options.seed,
-            first_step,
-            self.trainer.strategy.num_replicas_in_sync,
-            make_layout(options),
-            own=self.setup.own_replicas,
-        )
+        stream = dataclasses.replace(self.stream, first_step=first_step)
         return self.objective.make_batches(stream, "train")
 
     def batches(self, first_step: int = 0) -> Iterator[Any]:
@@ -158,10 +152,8 @@ def build_training(
 ) -> Training:
     """Builds what `train` runs, for your own loops, tests and measurements.
 
-        options = TASKS["simcse"].options(data_dir="data", encoder_size="tiny", run_dir="unused")
         training = build_training(options)
         metrics = training.trainer.train(training.batches(), num_steps=10)
-        print(metrics["loss"], metrics["samples"])
 
     Nothing is written. Equal options give equal training steps.
 
@@ -181,11 +173,19 @@ def build_training(
     options = options.resolve(inputs.manifest, inputs.positions)
     strategy = strategy or make_strategy(options.logical_cpus, options.deterministic)
     spec = TASKS[options.task]
+    stream = Stream(
+        options.global_batch_size,
+        options.seed,
+        replicas=strategy.num_replicas_in_sync,
+        layout=make_layout(options),
+        own=_list_own_replicas(strategy),
+    )
     with strategy.scope():
         setup = _make_setup(options, inputs, backbone)
-        _check_devices(setup, strategy.num_replicas_in_sync)
-        setup = dataclasses.replace(setup, own_replicas=_list_own_replicas(strategy))
-        objective = build_objective(spec, setup)
+        for name in options.divided:
+            if getattr(options, name) % stream.replicas:
+                options.refuse(name, f"not divisible by {stream.replicas} devices")
+        objective = build_objective(spec, setup, stream)
         if not objective.model.trainable_variables:
             # An optimizer without weights would never count a step.
             options.refuse("freeze_layers", "with these settings there is nothing left to train")
@@ -201,13 +201,13 @@ def build_training(
         stop_asked=stop_asked,
         seed=options.seed,
     )
-    return Training(spec, setup, objective, trainer)
+    return Training(spec, setup, objective, trainer, stream)
 
 
 def _make_setup(
     options: TrainOptions, inputs: Inputs, backbone: keras_hub.models.BertBackbone | None
 ) -> Setup:
-    setup = Setup(options, pathlib.Path(options.data_dir), inputs.manifest, inputs.vocabulary)
+    setup = Setup(options, inputs.manifest, inputs.vocabulary)
     if not options.has_bert:
         return setup
     folder = inputs.folder
@@ -277,10 +277,3 @@ def _list_own_replicas(strategy: tf.distribute.Strategy) -> range | None:
         return None
     count = strategy.num_replicas_in_sync // worker.count
     return range(worker.index * count, (worker.index + 1) * count)
-
-
-def _check_devices(setup: Setup, replicas: int) -> None:
-    options = setup.options
-    for name in options.divided:
-        if getattr(options, name) % replicas:
-            options.refuse(name, f"not divisible by {replicas} devices")

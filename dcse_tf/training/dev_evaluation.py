@@ -119,7 +119,7 @@ def _dev_samples(setup: Setup) -> list[response_selection.Sample]:
     options = setup.options
     if not options.dev_samples:
         return []
-    path = setup.data_dir / "dev.jsonl"
+    path = setup.corpus.folder / "dev.jsonl"
     samples = response_selection.make_samples(
         response_selection.read_sessions(path),
         candidates=CANDIDATES,

@@ -83,7 +83,7 @@ def _train(options: TrainOptions, worker: Worker) -> Outcome | None:
         *(tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError),
         UnicodeDecodeError,
     ):
-        check_records(training.setup.data_dir, inputs.manifest)
+        check_records(training.setup.corpus.folder, inputs.manifest)
         raise  # the data are intact
     return next((hook.outcome for hook in hooks if isinstance(hook, Evaluate)), None)
 

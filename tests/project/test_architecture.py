@@ -77,8 +77,8 @@ BUDGETS = {
     "serving": 564,
     "sets": 572,
     "spark": 427,
-    "tasks": 2883,
-    "training": 2240,
+    "tasks": 2367,
+    "training": 2233,
     "tests": 18476,
     "experiments": 3032,
     "docs": 2187,
@@ -180,7 +180,8 @@ def test_evaluation_and_dialogues_need_no_tensorflow():
     paths += [*PACKAGE.glob("data/formats/*.py"), *PACKAGE.rglob("options.py")]
     paths += [PACKAGE / "__init__.py", *PACKAGE.glob("search/*.py"), PACKAGE / "plugins.py"]
     at_work = {PACKAGE / "tasks/objective.py", PACKAGE / "tasks/writing.py"}
-    paths += set(PACKAGE.glob("tasks/**/*.py")) - at_work
+    paths += set(PACKAGE.glob("tasks/*.py")) - at_work
+    paths.append(PACKAGE / "tasks/terms/contrast.py")
     paths += [PACKAGE / f"data/{name}.py" for name in ("dialogue", "corpus")]
     paths += [PACKAGE / "input_files.py", *PACKAGE.glob("cli/*.py")]
     for path in paths:

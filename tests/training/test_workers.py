@@ -111,9 +111,8 @@ def test_a_worker_makes_the_batches_of_its_own_replicas(data_dir, task):
     whole = list(training.dataset().take(4))
 
     for index in range(2):
-        own = range(index, index + 1)
-        setup = dataclasses.replace(training.setup, own_replicas=own)
-        found = list(dataclasses.replace(training, setup=setup).dataset().take(2))
+        stream = dataclasses.replace(training.stream, own=range(index, index + 1))
+        found = list(dataclasses.replace(training, stream=stream).dataset().take(2))
         for step, batch in enumerate(found):
             expected = whole[2 * step + index]
             assert batch.keys() == expected.keys()

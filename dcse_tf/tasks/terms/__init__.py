@@ -1,1 +1,4 @@
-"""The terms of the tasks' objectives, one in each module, see `dcse_tf.tasks.spec.Term`."""
+"""The terms of the tasks' objectives, see `dcse_tf.tasks.spec.Term`.
+
+All but `contrast`, which tasks of plug-ins may extend, import TensorFlow.
+"""

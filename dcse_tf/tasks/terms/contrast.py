@@ -1,18 +1,15 @@
 """Contrasts a response with responses of other sessions, given its context (the paper's loss)."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dcse_tf.tasks.spec import Setup, Term
+from dcse_tf.tasks.spec import KerasTensors, Setup, Term
 
 if TYPE_CHECKING:
     import keras
 
-    from dcse_tf.data.responses import ResponseStep
-    from dcse_tf.data.table import Rows, Step
+    from dcse_tf.data.table import Rows
+    from dcse_tf.reading.cross_encoder import Reader
     from dcse_tf.tasks.objective import Encoded
-
-KerasTensors = Mapping[str, "keras.KerasTensor"]
 
 
 class Contrast(Term):
@@ -39,7 +36,7 @@ class Contrast(Term):
         self.similarity, self.first_dims = similarity, first_dims
         self.label = f"{similarity}_{first_dims}" if first_dims else similarity
 
-    def draw(self, step: "ResponseStep") -> "Rows":
+    def draw(self, step: Any) -> "Rows":
         from dcse_tf.data.responses import draw_candidates
 
         return draw_candidates(step, self.setup.options.negatives)
@@ -57,13 +54,37 @@ class Contrast(Term):
         of_all = compare(encoded.table, encoded.padding_mask, *context)
         return ops.take_along_axis(of_all, rows["candidates"], axis=1)
 
-    def compute(self, encoded: "Encoded", rows: KerasTensors) -> dict[str, "keras.KerasTensor"]:
-        similarity, temperature = self.compare(encoded, rows), self.setup.options.temperature
-        values = contrast(similarity, rows["candidate_mask"], temperature, "similarity")
+    def compute(self, encoded: "Encoded", rows: KerasTensors) -> KerasTensors:
+        values = self._contrast(self.compare(encoded, rows), rows, "similarity")
         return {"loss": values["loss"]} if self.label else values
 
     def count(self, rows: KerasTensors) -> KerasTensors:
-        return {} if self.label else count_without_negatives(rows)
+        from keras import ops
+
+        # The rows that have no negative, and so teach nothing.
+        return {} if self.label else {"without_negatives": ops.sum(1.0 - rows["weights"])}
+
+    def _contrast(self, values: "keras.KerasTensor", rows: KerasTensors, name: str) -> KerasTensors:
+        """The loss of equation 8, accuracy, positive_NAME and negative_NAME of each row.
+
+        `values`, float `[rows, candidates]`, are similarities or scores; column 0 is the positive.
+        """
+        from keras import ops
+
+        from dcse_tf.matching.matching import NTXent
+
+        mask = rows["candidate_mask"]
+        loss = NTXent(self.setup.options.temperature, dtype="float32")(values, mask)
+        positive, negatives, real = values[:, 0], values[:, 1:], mask[:, 1:]
+        count = ops.sum(ops.cast(real, "float32"), axis=1)
+        hardest = ops.max(ops.where(real, negatives, -3e38), axis=1)
+        return {
+            "loss": loss,
+            "accuracy": ops.cast(positive > hardest, "float32"),
+            f"positive_{name}": positive,
+            f"negative_{name}": ops.sum(ops.where(real, negatives, 0.0), axis=1)
+            / ops.maximum(count, 1.0),
+        }
 
 
 class ViewContrast(Contrast):
@@ -76,45 +97,56 @@ class ViewContrast(Contrast):
         super().__init__(setup, 1.0, "cosine")
         self.label = ""
 
-    def draw(self, step: "Step") -> "Rows":
+    def draw(self, step: Any) -> "Rows":
         from dcse_tf.data.responses import draw_views
 
         return draw_views(step)
 
 
-def contrast(
-    values: "keras.KerasTensor", mask: "keras.KerasTensor", temperature: float, name: str
-) -> dict[str, "keras.KerasTensor"]:
-    """The loss of equation 8 and metrics of each row.
+class ScorePairs(Contrast):
+    """Equation 8 with the scores of a network on [u, v, |u - v|] as similarities (SiameseBERT).
+
+    A context is one text of the table: a turn (SiameseBERT_S), or turns joined to one sequence
+    (SiameseBERT_M). Its embedding u and a candidate's v are means over their tokens.
 
     Args:
-        values: float `[rows, candidates]`, similarities or scores; column 0 is the positive.
-        mask: bool `[rows, candidates]`, True = a candidate.
-        temperature: divisor of the values.
-        name: what the values are.
-
-    Returns:
-        loss, accuracy, positive_NAME and negative_NAME, each float32 `[rows]`.
+        setup: the training's setup, with `SiameseSingleOptions`.
+        context_tokens: the largest number of tokens of a context joined to one sequence; 0 for a
+            context of one turn.
     """
-    from keras import ops
 
-    from dcse_tf.matching.matching import NTXent
+    name = "pair_score"
 
-    loss = NTXent(temperature, dtype="float32")(values, mask)
-    positive, negatives, real = values[:, 0], values[:, 1:], mask[:, 1:]
-    count = ops.sum(ops.cast(real, "float32"), axis=1)
-    hardest = ops.max(ops.where(real, negatives, -3e38), axis=1)
-    return {
-        "loss": loss,
-        "accuracy": ops.cast(positive > hardest, "float32"),
-        f"positive_{name}": positive,
-        f"negative_{name}": ops.sum(ops.where(real, negatives, 0.0), axis=1)
-        / ops.maximum(count, 1.0),
-    }
+    def __init__(self, setup: Setup[Any], context_tokens: int = 0):
+        super().__init__(setup, 1.0)
+        self.label = ""
+        self._context_tokens = context_tokens
 
+    def build(self, reader: "Reader") -> None:
+        from dcse_tf.bert.bert import initialize_weights
+        from dcse_tf.matching.pair_similarity import PairScore
 
-def count_without_negatives(rows: KerasTensors) -> KerasTensors:
-    """The number of rows that have no negative, and so teach nothing."""
-    from keras import ops
+        options = self.setup.options
+        self.network = PairScore(options.negatives == 0, dtype="float32", name="pair_score")
+        self.network.build((None, reader.dim), (None, reader.dim), (None, None))
+        initialize_weights(self.network.trainable_variables, options.seed + 3)
 
-    return {"without_negatives": ops.sum(1.0 - rows["weights"])}
+    def draw(self, step: Any) -> "Rows":
+        from dcse_tf.data.responses import draw_joined_contexts
+
+        if not self._context_tokens:
+            return super().draw(step)
+        options = self.setup.options
+        before = options.context.turns
+        return draw_joined_contexts(step, options.negatives, before, self._context_tokens)
+
+    def compute(self, encoded: "Encoded", rows: KerasTensors) -> KerasTensors:
+        from keras import ops
+
+        from dcse_tf.matching.matching import MaskedMeanPooling
+
+        pool = MaskedMeanPooling(dtype="float32", name="pooling")
+        sentences = pool(encoded.table, encoded.padding_mask)
+        context = ops.take(sentences, rows["context"][:, 0], axis=0)
+        scores = self.network(context, sentences, rows["candidates"])
+        return self._contrast(scores, rows, "score")
