@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dcse_tf import progress
-from dcse_tf.arguments import find_files, read_flags
+from dcse_tf.arguments import read_flags
 from dcse_tf.baselines.registry import FitBaselineOptions
 from dcse_tf.data.options import PrepareOptions
 from dcse_tf.errors import name_missing_tensorflow
@@ -105,7 +105,6 @@ def _job(kind: type[T]) -> Callable[[Callable[[T], Any]], Callable[..., Any]]:
         def call(*, preset: str | Sequence[str] = (), **given: Any) -> Any:
             job = function.__name__
             options: Any = make_options(kind, job, preset, given)
-            find_files(options)
             with _show_log(), stage(options) as staged, name_missing_tensorflow(job):
                 return function(staged)
 

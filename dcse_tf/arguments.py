@@ -10,15 +10,14 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from dcse_tf.input_files import resolve_inputs
+from absl import flags
+
 from dcse_tf.options import OptionError, Options, show
-from dcse_tf.stores import is_url
 
 T = TypeVar("T", bound=Options)
 
 # The comment line "# Command: dcse train --preset=mlm ..." of a flag file; JOB stands for any job.
 _COMMAND = re.compile(r"^# Command: dcse (\w+)", re.MULTILINE)
-_FLAG = re.compile(r"--?(\w+)(?:=(.*))?", re.DOTALL)
 
 
 def parse_flags(options: type[T], job: str, arguments: Sequence[str]) -> T:
@@ -50,77 +49,70 @@ def read_flags(
     chooser = options.choice()[0]
     if chooser and arguments and not arguments[0].startswith("-"):
         arguments = [f"--{chooser}={arguments[0]}", *arguments[1:]]
-    given = list(_split(arguments))
-    presets = [name for flag, value in given if flag == "preset" for name in str(value).split(",")]
-    known = {preset.name: preset.path for preset in list_presets(job)} if presets else {}
-    for name in presets:
+    presets, others = _take("preset", _expand_flag_files(arguments))
+    names = [name for value in presets for name in value.split(",")]
+    known = {preset.name: preset.path for preset in list_presets(job)} if names else {}
+    for name in names:
         if name not in known:
             expected = f"expected one of {', '.join(known)} for the job {job}"
             raise OptionError(f"`preset`={show(name)}: {expected}")
-    of_presets = _split(f"--flagfile={known[name]}" for name in presets)
-    given = [*of_presets, *(pair for pair in given if pair[0] != "preset")]
-    # What a file for several jobs may hold although a job does not know it.
-    ignored = {name for flag, value in given if flag == "undefok" for name in str(value).split(",")}
+    given = [*_expand_flag_files(f"--flagfile={known[name]}" for name in names), *others]
 
-    chosen = options.choose(dict(given).get(chooser))
-    types = options.types() | chosen.types()
-    values: dict[str, Any] = {}
-    for flag, value in given:
-        name = flag.removeprefix("no") if value is True and flag not in types else flag
-        if name not in types and flag in {*ignored, "undefok"}:
-            continue
-        if name not in types:
-            raise OptionError(f"unknown flag --{show(flag)}; see --help")
-        if types[name] is tuple and value is not True:
-            value = [each.strip() for each in value.split(",")] if value else []
-        values[name] = value if name == flag else False
-    return chosen, values
+    chosen = options.choose(*_take(chooser, given)[0][-1:])
+    holder = flags.FlagValues()
+    for name, type_ in (options.types() | chosen.types()).items():
+        # All else is converted and checked by the options themselves.
+        define = {bool: flags.DEFINE_bool, tuple: flags.DEFINE_list}.get(type_, flags.DEFINE_string)
+        define(name, None, "", flag_values=holder)
+    try:
+        _, *strays = holder([job, *given])
+    except flags.Error as error:
+        raise OptionError(f"{error}; see --help") from error
+    if strays:
+        raise OptionError(
+            f"{strays[0]!r} is not a flag: expected --flag=VALUE, files with commas between them"
+        )
+    return chosen, {name: holder[name].value for name in holder if holder[name].present}
 
 
-def _split(arguments: Iterable[str], within: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Yields the name and the value of each flag, also of those in flag files, recursively.
+def _take(name: str, arguments: Iterable[str]) -> tuple[list[str], list[str]]:
+    """The values of a flag, and the other arguments."""
+    values, others, rest = [], [], iter(arguments)
+    for argument in rest:
+        flag, given, value = argument.partition("=")
+        if flag in (f"--{name}", f"-{name}"):
+            values.append(value if given else next(rest, ""))
+        else:
+            others.append(argument)
+    return values, others
 
-    The value is a text, or True for a flag alone. Names in a flag file are relative to it.
+
+def _expand_flag_files(arguments: Iterable[str], within: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yields the arguments with the flags of each file in its place, recursively.
+
+    Here, unlike in absl, a name in a flag file is relative to the file, not to the working folder.
 
     Args:
-        arguments: --name=value, or a name and a value by themselves.
+        arguments: the flags, one per entry.
         within: the nested flag files that the flags come from, outermost first.
     """
-    rest = list(arguments)
-    while rest:
-        argument = rest.pop(0)
-        if not (found := _FLAG.fullmatch(argument)):
-            raise OptionError(
-                f"{show(argument)!r} is not a flag: expected --flag=value, files with commas "
-                "between them"
-            )
-        name, value = found.groups()
-        if value is None:
-            value = rest.pop(0) if rest and not re.match("--?[a-z]", rest[0]) else True
-        if name != "flagfile":
-            yield name, value
+    rest = iter(arguments)
+    for argument in rest:
+        flag, given, name = argument.partition("=")
+        if flag not in ("--flagfile", "-flagfile"):
+            yield argument
             continue
-        file = "" if value is True else os.path.expanduser(str(value).strip())
-        path = os.path.join(os.path.dirname(within[-1]), file) if within else file
+        name = os.path.expanduser((name if given else next(rest, "")).strip())
+        path = os.path.join(os.path.dirname(within[-1]), name) if within else name
         try:
             itself = any(os.path.samefile(path, other) for other in within)
             lines = pathlib.Path(path).read_text(encoding="utf-8-sig").split("\n")
         except (OSError, ValueError) as error:  # ValueError: not a file name, or not UTF-8
-            raise OptionError(f"--flagfile={show(path)} cannot be read: {error}") from error
+            raise OptionError(f"--flagfile={path} cannot be read: {error}") from error
         if itself:
             raise OptionError(f"--flagfile={path}: the file names itself, in {within[-1]}")
-        flags = [line.strip() for line in lines if not re.match(r"\s*(#|//|$)", line)]
-        yield from _split(flags, (*within, path))
-
-
-def find_files(options: Options) -> None:
-    """Checks that the files named by the options exist, before the job loads anything.
-
-    Raises:
-        InputError: a file does not exist.
-    """
-    for name, files in options.list_files():
-        resolve_inputs([file for file in files if not is_url(file)], name)
+        flags_of_it = [line.strip() for line in lines if not re.match(r"\s*(#|//|$)", line)]
+        yield from _expand_flag_files(flags_of_it, (*within, path))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from dcse_tf import progress
-from dcse_tf.arguments import find_files, parse_flags
+from dcse_tf.arguments import parse_flags
 from dcse_tf.cli.help import HELP, as_flags, describe_job, list_all_presets, list_jobs, one_line
 from dcse_tf.cli.queries import search
 from dcse_tf.errors import EXIT_STATUS, InputError, name_missing_tensorflow
@@ -278,7 +278,6 @@ def run(job: str, arguments: Sequence[str]) -> None:
             print(describe_job(job, summary, kind, others))
             return
         options = parse_flags(kind, job, arguments)
-        find_files(options)
         own = JOBS[job].run
         with (
             progress.show_log(spell=as_flags),

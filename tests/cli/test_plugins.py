@@ -168,7 +168,7 @@ register_task(TaskSpec(ToyOptions, "a toy that jumps", None, None, None, ()))
     ("text", "flags", "status", "said"),
     [
         (REGISTERS, ["toy", "--help"], 0, "How high a toy jumps."),
-        (REGISTERS, ["--jump=3"], 1, "unknown flag --jump"),
+        (REGISTERS, ["--jump=3"], 1, "Unknown command line flag 'jump'"),
         ("import nothing_of_this_name", ["--help"], 1, "plug-in toys (toys) cannot be loaded"),
     ],
 )

@@ -137,10 +137,8 @@ def test_a_room_keeps_to_its_budget_of_lines(room):
 
 
 def test_flags_are_read_in_one_place():
-    parsers = ("absl.flags", "absl.app", "argparse", "optparse", "getopt")
-    readers = {path for path in MODULES if any(n.startswith(parsers) for n in _imports(path))}
-    readers |= {path for path in MODULES if "sys.argv" in path.read_text()}
-    assert readers <= {PACKAGE / "cli/commands.py", PACKAGE / "exporting/fresh_process.py"}
+    readers = {path for path in MODULES if any(n.startswith("absl.flags") for n in _imports(path))}
+    assert readers == {PACKAGE / "arguments.py"}
 
 
 def _list_messages(path: pathlib.Path) -> list[str]:
