@@ -61,10 +61,10 @@ BASE = {
 # Lines of each room, and of what stands beside the package. A number may only fall: what is added
 # is paid for by what leaves. "base" are the modules at the top.
 BUDGETS = {
-    "base": 2174,
+    "base": 2094,
     "baselines": 864,
     "bert": 3476,
-    "cli": 525,
+    "cli": 524,
     "data": 4411,
     "encoder": 1455,
     "evaluation": 1710,
@@ -79,7 +79,7 @@ BUDGETS = {
     "spark": 427,
     "tasks": 2367,
     "training": 2233,
-    "tests": 18476,
+    "tests": 18456,
     "experiments": 3032,
     "docs": 2187,
 }
