@@ -25,7 +25,7 @@ from dcse_tf.options import Options
 from dcse_tf.search.search_options import EmbedOptions
 from dcse_tf.stores import stage
 from dcse_tf.tasks.options import TrainOptions
-from dcse_tf.training.merge_options import MergeOptions
+from dcse_tf.training.merge import MergeOptions
 
 if TYPE_CHECKING:
     from dcse_tf.data.manifest import Manifest
@@ -161,9 +161,9 @@ def train(options: TrainOptions) -> "Outcome | None":
         LockedError: another process is working in the run directory.
         Stopped: a signal, such as Ctrl-C, stopped the run; the same call resumes it.
     """
-    from dcse_tf.training import job
+    from dcse_tf.training.train import train as job
 
-    return job.train(options)
+    return job(options)
 
 
 @_job(FitBaselineOptions)

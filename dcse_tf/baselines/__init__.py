@@ -4,15 +4,12 @@ To add one, write a `BaselineSpec` and register it here, or from your own code b
 line is started. Importing this package does not import TensorFlow.
 """
 
-from dcse_tf.baselines.centering import CENTERING
 from dcse_tf.baselines.flow import FLOW
 from dcse_tf.baselines.registry import BaselineSpec, Fitted, register_baseline
-from dcse_tf.baselines.whitening import WHITENING
+from dcse_tf.baselines.whitening import CENTERING, WHITENING
 from dcse_tf.baselines.word_vectors import WORD_VECTORS
 
-register_baseline(CENTERING)
-register_baseline(WHITENING)
-register_baseline(FLOW)
-register_baseline(WORD_VECTORS)
+for spec in (CENTERING, WHITENING, FLOW, WORD_VECTORS):
+    register_baseline(spec)
 
 __all__ = ["BaselineSpec", "Fitted", "register_baseline"]

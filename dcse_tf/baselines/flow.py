@@ -13,12 +13,8 @@ from dcse_tf.options import option
 class FlowOptions(FittedToEmbeddings):
     """How a flow is built and fitted."""
 
-    depth: int = option(
-        16, "Steps of the flow, each of normalisation, permutation and coupling.", minimum=1
-    )
-    hidden_dim: int = option(
-        256, "Width of the two hidden layers of a coupling's network.", minimum=1
-    )
+    depth: int = option(16, "Steps of the flow.", minimum=1)
+    hidden_dim: int = option(256, "Width of the hidden layers of a step's network.", minimum=1)
     steps: int = option(1000, "Optimizer steps (Adam).", minimum=1)
     batch_size: int = option(256, "Embeddings per step.", minimum=1)
     learning_rate: float = option(1e-3, "Learning rate (constant).", minimum=0.0)

@@ -2,6 +2,7 @@
 2020, "On the Sentence Embeddings from Pre-trained Language Models").
 """
 
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -36,9 +37,6 @@ class FlowStep(keras.layers.Layer):
     The coupling shifts and scales the second half of the coordinates, depending on the first: a
     network of two hidden ReLU layers computes shift and log-scale, the latter bounded by tanh. Its
     last layer begins as zeros, and so the coupling as the identity.
-
-    Args:
-        hidden_dim: width of the hidden layers.
     """
 
     def __init__(self, hidden_dim: int, **kwargs: Any):
@@ -47,17 +45,13 @@ class FlowStep(keras.layers.Layer):
 
     def build(self, input_shape):
         dim = input_shape[-1]
-        self.shift = self.add_weight(shape=(dim,), name="shift", initializer="zeros")
-        self.log_scale = self.add_weight(shape=(dim,), name="log_scale", initializer="zeros")
-        self.order = self.add_weight(
-            shape=(dim,), name="order", initializer="zeros", dtype="int32", trainable=False
-        )
-        self.kept = dim // 2
-        layers = [keras.layers.Dense(self.hidden_dim, "relu", dtype="float32") for _ in range(2)]
-        layers.append(
-            keras.layers.Dense(2 * (dim - self.kept), kernel_initializer="zeros", dtype="float32")
-        )
-        self.network = keras.Sequential(layers)
+        self.shift = self.add_weight((dim,), "zeros", name="shift")
+        self.log_scale = self.add_weight((dim,), "zeros", name="log_scale")
+        self.order = self.add_weight((dim,), "zeros", "int32", trainable=False, name="order")
+        self.kept, dense = dim // 2, functools.partial(keras.layers.Dense, dtype="float32")
+        hidden = [dense(self.hidden_dim, "relu") for _ in range(2)]
+        last = dense(2 * (dim - self.kept), kernel_initializer="zeros")
+        self.network = keras.Sequential([*hidden, last])
         self.network.build((None, self.kept))
 
     def initialize(self, x: tf.Tensor, rng: np.random.Generator, seed: int) -> None:
@@ -97,11 +91,7 @@ class Flow(keras.layers.Layer):
 
     def build(self, input_shape):
         self.coordinates = self.add_weight(
-            shape=(self.dimensions,),
-            name="coordinates",
-            initializer="zeros",
-            dtype="int32",
-            trainable=False,
+            (self.dimensions,), "zeros", "int32", trainable=False, name="coordinates"
         )
         for step in self.steps:
             step.build((None, self.dimensions))
@@ -135,27 +125,16 @@ class Flow(keras.layers.Layer):
         """All variables, with names that do not depend on where the flow was built."""
         yield "coordinates", self.coordinates
         for step in self.steps:
-            yield from (
-                (f"{step.name}/{place}", variable) for place, variable in enumerate(step.variables)
-            )
+            for place, variable in enumerate(step.variables):
+                yield f"{step.name}/{place}", variable
 
 
 def fit_flow(embeddings: np.ndarray, options: FlowOptions) -> Fitted:
     """Fits a flow with Adam. The batch of a step depends only on (seed, step).
 
-    The last tenth of the embeddings, at most 1,000, is held out. Their likelihood is measured
-    twenty times during the fit and the best flow is kept, because a flow soon memorizes a small
-    corpus.
-
-    Args:
-        embeddings: float32 `[sentences, dim]`, in random order.
-        options: the size of the flow and the settings of the fit.
-
-    Returns:
-        The variables of the flow by `named_variables`; and as facts its shape, the step with the
-        best likelihood (0 if fitting did not help), the number of embeddings held out, and their
-        mean log-likelihood before and after, in nats per dimension. Of fewer than ten embeddings
-        none is held out, and the likelihoods are those of all.
+    The last tenth of the embeddings, float32 `[sentences, dim]`, is held out, at most 1,000; of
+    fewer than ten none. Their likelihood is measured twenty times during the fit and the best flow
+    is kept, because a flow soon memorizes a small corpus.
 
     Raises:
         InputError: the embeddings vary in fewer than two directions, or the fit has diverged.

@@ -1,16 +1,16 @@
 """What a baseline consists of, those that `fit_baseline` knows, and their files."""
 
 import dataclasses
-import json
 import pathlib
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from dcse_tf.bert.options import EncoderOptions
 from dcse_tf.bert.tensor_files import read_tensor_file, write_tensor_file
 from dcse_tf.errors import InputError
+from dcse_tf.files import write_json
 from dcse_tf.input_files import read_json_object
 from dcse_tf.options import Options, option
 from dcse_tf.plugins import load_plugins
@@ -18,22 +18,12 @@ from dcse_tf.plugins import load_plugins
 _DESCRIPTION_FILE, _TENSORS_FILE = "baseline.json", "baseline.safetensors"
 
 
-class Corpus(Protocol):
-    """The sentences that a baseline is fitted to: distinct utterances of the train split."""
-
-    def embeddings(self) -> np.ndarray:
-        """The embeddings of the utterances by the encoder, float32 `[utterances, dim]`."""
-
-
 @dataclasses.dataclass(frozen=True)
 class BaselineOptions(Options):
     """Settings of every baseline."""
 
     output_dir: str = option(
-        "",
-        "Folder to write, for `model` of evaluate and embed; it appears only when it is complete.",
-        required=True,
-        path="writes",
+        "", "Folder to write, for `model` of evaluate and embed.", required=True, path="writes"
     )
     overwrite: bool = option(False, "Replace `output_dir` if it exists.")
 
@@ -44,23 +34,18 @@ class FittedToEmbeddings(BaselineOptions, EncoderOptions):
 
     encoder: str = option(
         "",
-        "The checkpoint that computes the embeddings: a folder, a hub name, package:NAME or a "
-        "run directory. It is not trained.",
+        "Checkpoint that computes the embeddings: a folder, a hub name, package:NAME or a run.",
         required=True,
         path="reads",
     )
     data_dir: str = option(
         "",
-        "Folder written by prepare_data with the encoder's vocabulary. The baseline is fitted to "
-        "the distinct utterances of its train split.",
+        "Folder written by prepare_data, whose train split is used.",
         required=True,
         path="reads",
     )
     max_sentences: int = option(
-        100_000,
-        "Distinct utterances used at most, drawn by `seed`. 0: all. Memory: their embeddings "
-        "(100,000 x 768 dimensions: 307 MB).",
-        minimum=0,
+        100_000, "Distinct utterances used at most, drawn by `seed`. 0: all.", minimum=0
     )
     seed: int = option(0, "Seed for drawing the utterances and for the fit.", minimum=0)
     batch_tokens: int = option(2048, "Tokens encoded at a time, including padding.", minimum=1)
@@ -93,43 +78,25 @@ class BaselineSpec:
     A baseline either is a Keras layer after the pooling of an encoder, or turns texts into
     embeddings without an encoder: exactly one of `make_layer` and `make_encode` is given. A layer
     can be exported as a SavedModel, and to sentence-transformers and ONNX if it is an `AffineMaps`.
-    A baseline without an encoder cannot be exported.
+    A baseline without an encoder cannot be exported. docs/extending.md has a complete example.
 
     Attributes:
         name: its value of `kind`.
         help: one line for `--help`.
         options: its settings: a subclass of `FittedToEmbeddings` for a layer, otherwise of
             `BaselineOptions`.
-        fit: (options, corpus) -> `Fitted`; see `Corpus`.
+        fit: (options, corpus) -> `Fitted`. `corpus.embeddings()` are the encoder's of the distinct
+            utterances of the train split, float32 `[utterances, dim]`; without an encoder, `corpus`
+            is None.
         make_layer: (fitted, dimensions of the encoder) -> a built layer from embeddings `[n, dim]`
             to `[n, k]`. A KeyError, TypeError or IndexError counts as a damaged file.
         make_encode: fitted -> a function from texts to embeddings, float32 `[n, k]`.
-
-    Example:
-
-        @dataclasses.dataclass(frozen=True)
-        class ScalingOptions(FittedToEmbeddings):
-            strength: float = option(1.0, "Power of the deviations divided by.", minimum=0.0)
-
-        def fit(options, corpus):
-            deviations = corpus.embeddings().std(axis=0)
-            return Fitted({"scale": (deviations + 1e-6) ** -options.strength}, {}, "scaled")
-
-        def make_layer(fitted, dim):
-            import keras
-
-            scale = fitted.tensors["scale"]
-            return keras.layers.Lambda(lambda x: x * scale, name="scaling")
-
-        register_baseline(
-            BaselineSpec("scaling", "even widths", ScalingOptions, fit, make_layer=make_layer)
-        )
     """
 
     name: str
     help: str
     options: type[BaselineOptions]
-    fit: Callable[[Any, Corpus], Fitted]
+    fit: Callable[[Any, Any], Fitted]
     make_layer: Callable[[Fitted, int], Any] | None = None
     make_encode: Callable[[Fitted], Callable[[list[str]], np.ndarray]] | None = None
 
@@ -160,11 +127,7 @@ class FitBaselineOptions(Options):
     variants = ("kind", BASELINES)
 
     kind: str | None = option(
-        None,
-        "Which baseline. Plain BERT needs no fitting: evaluate `model`=CHECKPOINT `pooling`=mean "
-        "or cls.",
-        choices=BASELINES,
-        required=True,
+        None, "Which baseline; plain BERT needs no fitting.", choices=BASELINES, required=True
     )
 
 
@@ -223,14 +186,13 @@ def read_baseline(folder: pathlib.Path) -> Baseline:
     content = read_json_object(path, "a file of fit_baseline")
     load_plugins()
     kind, pooling, facts = (content.get(name) for name in ("kind", "pooling", "facts"))
-    spec = BASELINES.get(str(kind))
+    spec, problem = BASELINES.get(str(kind)), f"{path}: not a file of fit_baseline"
     if spec is None:
-        known = ", ".join(map(repr, BASELINES))
-        raise InputError(f"{path}: not a file of fit_baseline: {kind!r:.40}, expected {known}")
+        raise InputError(f"{problem}: {kind!r:.40}, expected {', '.join(map(repr, BASELINES))}")
     if pooling not in (("mean", "cls") if spec.make_layer else (None,)):
-        raise InputError(f"{path}: not a file of fit_baseline: pooling {pooling!r:.40}")
+        raise InputError(f"{problem}: pooling {pooling!r:.40}")
     if not isinstance(facts, dict):
-        raise InputError(f"{path}: not a file of fit_baseline: expected an object of facts")
+        raise InputError(f"{problem}: expected an object of facts")
     return Baseline(folder, spec, pooling, Fitted(read_tensor_file(folder / _TENSORS_FILE), facts))
 
 
@@ -254,5 +216,4 @@ def write_baseline(
     description = {"kind": kind, "pooling": pooling, "facts": dict(fitted.facts)}
     if options:
         description["settings"] = options.to_dict()
-    text = json.dumps(description, indent=2, sort_keys=True, ensure_ascii=False)
-    (folder / _DESCRIPTION_FILE).write_text(text + "\n", encoding="utf-8")
+    write_json(folder / _DESCRIPTION_FILE, description, sort_keys=True)

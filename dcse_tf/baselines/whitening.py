@@ -1,4 +1,6 @@
-"""Whitening: maps embeddings to zero mean and identity covariance (Su et al. 2021)."""
+"""Affine maps fitted to embeddings: centering to zero mean, whitening also to identity covariance
+(Su et al. 2021).
+"""
 
 import dataclasses
 
@@ -11,13 +13,19 @@ from dcse_tf.options import option
 
 
 @dataclasses.dataclass(frozen=True)
+class CenteringOptions(FittedToEmbeddings):
+    """Settings of `kind`=centering."""
+
+    # The standard error of a coordinate's mean is then a hundredth of its standard deviation.
+    max_sentences: int = 10_000
+
+
+@dataclasses.dataclass(frozen=True)
 class WhiteningOptions(FittedToEmbeddings):
     """Settings of `kind`=whitening."""
 
     dimensions: int = option(
-        0,
-        "Dimensions to keep, those of largest variance. 0: all in which the embeddings vary.",
-        minimum=0,
+        0, "Dimensions to keep, those of largest variance. 0: all that vary.", minimum=0
     )
 
 
@@ -26,6 +34,29 @@ class WhiteningOptions(FittedToEmbeddings):
 # norm sum to a constant before scaling; all-MiniLM-L6-v2 has three constant coordinates.
 _NOISE = 16 * float(np.finfo(np.float32).eps)
 _BLOCK_ROWS = 8192  # converted to float64 at a time: all at once would triple the memory
+
+
+def fit_centering(embeddings: np.ndarray) -> Fitted:
+    """The mean of embeddings, float32 `[dim]`.
+
+    Raises:
+        InputError: a value is not finite.
+    """
+    mean, count = _mean(embeddings), len(embeddings)
+    lengths = np.linalg.norm(embeddings, axis=1).mean(dtype=np.float64)
+    share = float(np.linalg.norm(mean) / lengths) if lengths else 0.0
+    return Fitted(
+        tensors={"mean": mean.astype(np.float32)},
+        facts={"sentences": count, "mean_length": share},
+        summary=f"the mean of {count} sentences is subtracted; its length is {share:.2f} of theirs",
+    )
+
+
+def _mean(embeddings: np.ndarray) -> np.ndarray:
+    mean = embeddings.mean(axis=0, dtype=np.float64)
+    if not np.isfinite(mean).all():
+        raise InputError("an embedding is not a finite number: the encoder has diverged")
+    return mean
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,10 +99,7 @@ def measure_directions(embeddings: np.ndarray) -> Directions:
     count, dim = embeddings.shape
     if count < 2:
         raise InputError(f"expected two distinct sentences or more, found {count}")
-    mean = embeddings.mean(axis=0, dtype=np.float64)
-    if not np.isfinite(mean).all():
-        raise InputError("an embedding is not a finite number: the encoder has diverged")
-
+    mean = _mean(embeddings)
     covariance = np.zeros([dim, dim])
     for start in range(0, count, _BLOCK_ROWS):
         centred = embeddings[start : start + _BLOCK_ROWS].astype(np.float64) - mean
@@ -91,16 +119,14 @@ def fit_whitening(embeddings: np.ndarray, dimensions: int = 0) -> Fitted:
 
     Args:
         embeddings: float `[sentences, dim]`.
-        dimensions: number of directions to keep, those of largest variance; 0 for all in which the
-            embeddings vary.
+        dimensions: see `WhiteningOptions`.
 
     Returns:
         The tensors "mean", float64 `[dim]`, and "matrix", W as float64 `[dim, k]`: in float64,
         because W magnifies small differences most.
 
     Raises:
-        InputError: see `measure_directions`; or the embeddings vary in fewer directions than asked
-            for.
+        InputError: see `measure_directions`; or the embeddings vary in fewer directions than that.
     """
     found = measure_directions(embeddings)
     count, dim = embeddings.shape
@@ -146,6 +172,13 @@ def make_affine_layer(fitted: Fitted, dim: int):
     return AffineMaps([AffineMap(mean, matrix, np.zeros(matrix.shape[1], matrix.dtype))])
 
 
+CENTERING = BaselineSpec(
+    name="centering",
+    help="embeddings less the mean of the corpus' utterances",
+    options=CenteringOptions,
+    fit=lambda options, corpus: fit_centering(corpus.embeddings()),
+    make_layer=make_affine_layer,
+)
 WHITENING = BaselineSpec(
     name="whitening",
     help="embeddings to zero mean and identity covariance, Su et al. 2021",

@@ -23,19 +23,13 @@ class WordVectorsOptions(BaselineOptions):
 
     word_vectors: str = option(
         "",
-        "File of word vectors: GloVe text, word2vec text or .bin, .json ({word: [numbers]}), "
-        "or .npz (one array [words, dim], with `word_index`).",
+        "File of word vectors: GloVe's or word2vec's text, .bin, .json ({word: [numbers]}), .npz.",
         required=True,
         path="files",
     )
-    word_index: str = option(
-        "", "For .npz: JSON file that gives the row of each word ({word: row}).", path="files"
-    )
+    word_index: str = option("", "For .npz: JSON with the row of each word.", path="files")
     word_unit: str = option(
-        "words",
-        "What has a vector: words (runs of letters and digits; jieba's words in texts with Chinese "
-        "characters) or characters (Latin words and numbers stay whole).",
-        choices=tuple(_SPLITTERS),
+        "words", "What has a vector; words of Chinese are jieba's.", choices=tuple(_SPLITTERS)
     )
 
     def __post_init__(self) -> None:

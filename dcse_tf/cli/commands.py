@@ -53,12 +53,11 @@ def prepare_data(options: Any) -> None:
 
 def train(options: Any) -> None:
     """Trains, and ends with the status that says whether the same command resumes the run."""
-    from dcse_tf.training import job
-    from dcse_tf.training.controller import Stopped, TrainingError
-    from dcse_tf.training.workers import WorkersError
+    from dcse_tf.training.controller import Stopped, TrainingError, WorkersError
+    from dcse_tf.training.train import train as job
 
     try:
-        outcome = job.train(options)
+        outcome = job(options)
     except TrainingError as error:
         sys.exit(f"error: {one_line(error)}")
     except WorkersError as error:
@@ -193,7 +192,7 @@ JOBS = {
     ),
     "merge": Job(
         "Averages an encoder's weights from before and after training.",
-        "training.merge_options:MergeOptions",
+        "training.merge:MergeOptions",
         "training.merge:merge",
         "the encoder is in {output_dir}; evaluate it with --model={output_dir}",
     ),

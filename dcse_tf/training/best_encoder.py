@@ -13,10 +13,7 @@ from dcse_tf.files import atomic_directory, atomic_file, find_damage, hash_folde
 from dcse_tf.input_files import read_json_object
 
 RECORD_FILE = "training.json"
-UNTRAINED = (
-    "this model is the one that the training started from, unchanged: no later evaluation was "
-    "better"
-)
+UNTRAINED = "this model is the one that the training started from, unchanged: nothing was better"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,15 +49,13 @@ class Kept:
         if self.metric.endswith(("_r1", "_r2", "_r5", "_mrr")):  # a rank of the true response
             after = " and after" if "_bidirectional_" in self.metric else ""
             turns = f" (of {CANDIDATES}, by the turns before{after} it)"
-        others = {"at the start": self.start.get(self.metric), "at the end": self.last_score}
-        if self.step == 0:
-            del others["at the start"]
-        if self.step == self.last_step:
-            del others["at the end"]
+        others = {
+            "at the start": self.start.get(self.metric) if self.step else None,
+            "at the end": self.last_score if self.step != self.last_step else None,
+        }
         shown = [f"{value:.4g} {when}" for when, value in others.items() if value is not None]
-        return f"{text}, {self.metric}{turns} {self.score:.4g}" + (
-            f" ({', '.join(shown)})" if shown else ""
-        )
+        text += f", {self.metric}{turns} {self.score:.4g}"
+        return f"{text} ({', '.join(shown)})" if shown else text
 
 
 class BestEncoder:
@@ -98,15 +93,14 @@ class BestEncoder:
             damage = find_damage(self._folder, files)
         except (InputError, OSError) as error:
             damage = str(error)
-        if damage:
-            logging.warning(
-                "%s: the encoder that the run has kept is lost: %s; the next evaluation's encoder "
-                "will replace it",
-                self._folder,
-                damage,
-            )
-        else:
+        if not damage:
             self.kept = kept
+            return
+        logging.warning(
+            "%s: the encoder that the run has kept is lost: %s; the next evaluation's encoder will "
+            "replace it",
+            *(self._folder, damage),
+        )
 
     def offer(self, scores: dict[str, float], step: int) -> bool:
         """Keeps the current encoder if it is better than the one kept so far.
@@ -134,12 +128,7 @@ class BestEncoder:
         return True
 
     def end(self, scores: dict[str, float], step: int) -> Kept:
-        """Adds the end of the run to the record, and returns the record.
-
-        Args:
-            scores: dev scores of the last step's encoder.
-            step: the last step.
-        """
+        """Adds the last step and its encoder's dev scores to the record, and returns the record."""
         assert self.kept
         last = scores.get(self.kept.metric)
         self.kept = dataclasses.replace(self.kept, last_step=step, last_score=last)

@@ -108,38 +108,37 @@ def read_inputs(options: TrainOptions) -> Inputs:
     Raises:
         InputError: checkpoint or corpus cannot be used, or they do not fit together.
     """
-    folder = None
+    folder, positions = None, bert.make_bert_config(1, 64, 1)["max_position_embeddings"]
+    data_dir, reads_pairs = pathlib.Path(options.data_dir), TASKS[options.task].end_of_turn
     if options.encoder:
         folder = checkpoints.resolve_checkpoint(options.encoder, "encoder")
         refuse_baseline(folder, "encoder")
         sentence_modules.refuse_maps(folder, "encoder")
-    data_dir = pathlib.Path(options.data_dir)
     # The encoder must always see the prefix that the corpus was prepared with.
     prefix = sentence_modules.read_prefix(data_dir / VOCABULARY_FOLDER)
     vocabulary = read_vocabulary(folder or data_dir / VOCABULARY_FOLDER).with_prefix(prefix)
     manifest = read_manifest(data_dir, vocabulary.fingerprint())
-    if TASKS[options.task].end_of_turn:
-        if prefix:
-            _refuse_joined_prefix(vocabulary, data_dir)
+    if reads_pairs and prefix:
+        # Turns are read without their prefix, which must not change their tokens.
+        with_prefix, without = vocabulary.make_split()([f"{prefix}a", "a"])
+        if with_prefix[vocabulary.count_prefix() :] != without:
+            raise InputError(
+                f"{data_dir}: was prepared with the prefix {prefix!r}, after which this vocabulary "
+                "tokenises a text as it does within a sentence; for a re-ranker, expected a corpus "
+                "prepared without a prefix"
+            )
+    if reads_pairs:
         vocabulary = vocabulary.with_end_of_turn()
-    config = checkpoints.read_config(folder) if folder else bert.make_bert_config(1, 64, 1)
-    if is_relative(config) and TASKS[options.task].end_of_turn:
-        raise InputError(
-            f"`encoder`={options.encoder}: is an MPNet, which has no segments to tell a context "
-            f"from a response; `task`={options.task} expects another encoder, such as a BERT"
-        )
-    return Inputs(folder, vocabulary, config["max_position_embeddings"], manifest)
-
-
-def _refuse_joined_prefix(vocabulary: Vocabulary, data_dir: pathlib.Path) -> None:
-    """A re-ranker reads turns without their prefix, which must not change their tokens."""
-    with_prefix, without = vocabulary.make_split()([vocabulary.prefix + "a", "a"])
-    if with_prefix[vocabulary.count_prefix() :] != without:
-        raise InputError(
-            f"{data_dir}: was prepared with the prefix {vocabulary.prefix!r}, after which this "
-            "vocabulary tokenises a text as it does within a sentence; for a re-ranker, expected "
-            "a corpus prepared without a prefix"
-        )
+    if folder:
+        config = checkpoints.read_config(folder)
+        positions = config["max_position_embeddings"]
+        if reads_pairs and is_relative(config):
+            raise InputError(
+                f"`encoder`={options.encoder}: is an MPNet, which has no segments to tell a "
+                f"context from a response; `task`={options.task} expects another encoder, such as "
+                "a BERT"
+            )
+    return Inputs(folder, vocabulary, positions, manifest)
 
 
 def build_training(
@@ -193,45 +192,30 @@ def build_training(
             options.learning_rate, options.warmup_steps, options.decay, options.steps
         )
         optimizer = build_optimizer(schedule, options.weight_decay)
-    trainer = Trainer(
-        strategy,
-        objective.model,
-        optimizer,
-        clip_norm=options.clip_norm,
-        stop_asked=stop_asked,
-        seed=options.seed,
-    )
+    clip_norm, seed = options.clip_norm, options.seed
+    trainer = Trainer(strategy, objective.model, optimizer, clip_norm, stop_asked, seed)
     return Training(spec, setup, objective, trainer, stream)
 
 
 def _make_setup(
     options: TrainOptions, inputs: Inputs, backbone: keras_hub.models.BertBackbone | None
 ) -> Setup:
-    setup = Setup(options, inputs.manifest, inputs.vocabulary)
+    folder, vocabulary = inputs.folder, inputs.vocabulary
     if not options.has_bert:
-        return setup
-    folder = inputs.folder
-    tensors = _read_tensors(folder, inputs.vocabulary) if folder else {}
+        return Setup(options, inputs.manifest, vocabulary)
+    tensors = {}
+    if folder:
+        size = max(checkpoints.read_config(folder)["vocab_size"], len(vocabulary.tokens))
+        tensors = bert_weights.read_tensors(folder)
+        tensors = bert_weights.extend_vocabulary(tensors, size, vocabulary.sep_id)
     backbone = backbone or _build_backbone(options, inputs)
     _check_lengths(options, inputs, backbone)
     bert.freeze(backbone, options.freeze_layers, options.freeze_embeddings)
     if options.lora_rank:
         bert.add_adapters(backbone, options.lora_rank, options.seed)
     parts = TASKS[options.task].build_parts(options, backbone.hidden_dim)
-    return dataclasses.replace(
-        setup,
-        source=folder,
-        tensors=tensors,
-        backbone=backbone,
-        encoder=bert.build_bert_encoder(backbone, parts.centering),
-        parts=parts,
-    )
-
-
-def _read_tensors(folder: pathlib.Path, vocabulary: Vocabulary) -> dict[str, Any]:
-    tensors = bert_weights.read_tensors(folder)
-    size = max(checkpoints.read_config(folder)["vocab_size"], len(vocabulary.tokens))
-    return bert_weights.extend_vocabulary(tensors, size, vocabulary.sep_id)
+    encoder = bert.build_bert_encoder(backbone, parts.centering)
+    return Setup(options, inputs.manifest, vocabulary, folder, tensors, backbone, encoder, parts)
 
 
 def _build_backbone(options: TrainOptions, inputs: Inputs) -> keras_hub.models.BertBackbone:

@@ -8,13 +8,9 @@ import tensorflow as tf
 from absl import logging
 
 from dcse_tf.errors import InputError, OutputError, first_line
-from dcse_tf.files import (
-    atomic_directory,
-    find_damage,
-    hash_folder,
-    remove,
-)
+from dcse_tf.files import atomic_directory, find_damage, hash_folder, remove
 from dcse_tf.input_files import parse_json
+from dcse_tf.training.controller import Hook
 
 FOLDER = "checkpoints"
 _MANIFEST = "manifest.json"
@@ -23,8 +19,8 @@ _NAME = re.compile(r"step-(\d{9})")
 _LEFT_OVER = re.compile(r"step-\d{9}\.dcse_tf-(partial|previous|lock)")
 
 
-class CheckpointStore:
-    """Writes and restores checkpoints.
+class CheckpointStore(Hook):
+    """Saves and restores the state of a run.
 
     A checkpoint is a folder with TensorFlow's files and a manifest of their SHA-256. It appears
     only when it is complete and on disk, and is used only if its files match the manifest: if it
@@ -34,12 +30,33 @@ class CheckpointStore:
         run_dir: the run's folder.
         state: the objects to save.
         keep: number of most recent checkpoints to keep.
+        every: steps between two checkpoints.
+        write: whether this process writes them; of several workers, only the first one does, and
+            without it no other can take the next step.
+
+    Attributes:
+        last: the newest checkpoint; None if there is none.
     """
 
-    def __init__(self, run_dir: pathlib.Path, state: tf.train.Checkpoint, keep: int):
+    def __init__(
+        self,
+        run_dir: pathlib.Path,
+        state: tf.train.Checkpoint,
+        keep: int = 2,
+        every: int = 0,
+        write: bool = True,
+    ):
+        super().__init__(every)
+        self.last: pathlib.Path | None = None
         self._folder = run_dir / FOLDER
         self._state = state
         self._keep = keep
+        self._write = write
+
+    def at_boundary(self, step: int) -> None:
+        """Saves the state after `step`, unless it is saved already."""
+        if self._write and step > (_step_of(self.last) if self.last else 0):
+            logging.info("saved %s", self.save(step))
 
     def save(self, step: int) -> pathlib.Path:
         """Writes a checkpoint, then deletes the oldest ones beyond `keep`; returns its folder.
@@ -59,12 +76,13 @@ class CheckpointStore:
             raise OutputError(
                 f"{path}: the checkpoint cannot be written: {first_line(error)}; {kept}"
             ) from error
-        for old in _list(self._folder)[self._keep :]:
+        for old in _list(self._folder, _NAME)[self._keep :]:
             remove(old)
+        self.last = path
         return path
 
     def restore(self) -> pathlib.Path | None:
-        """Restores the newest intact checkpoint.
+        """Deletes what interrupted writes left behind, and restores the newest intact checkpoint.
 
         Returns:
             Its folder; None if there is none.
@@ -72,7 +90,9 @@ class CheckpointStore:
         Raises:
             InputError: the checkpoint belongs to a different model.
         """
-        path = find_checkpoint(self._folder.parent)
+        for left_over in _list(self._folder, _LEFT_OVER) if self._write else ():
+            remove(left_over)
+        self.last = path = find_checkpoint(self._folder.parent)
         if path is None:
             return None
         try:
@@ -82,29 +102,18 @@ class CheckpointStore:
             raise InputError(
                 f"{path}: a checkpoint of another model: {first_line(error)}"
             ) from error
+        logging.info("resumed from %s, step %d", path, _step_of(path))
         return path
-
-    def clear_left_overs(self) -> None:
-        """Deletes what interrupted writes left behind."""
-        if self._folder.is_dir():
-            for path in self._folder.iterdir():
-                if _LEFT_OVER.fullmatch(path.name):
-                    remove(path)
 
 
 def find_checkpoint(run_dir: pathlib.Path) -> pathlib.Path | None:
     """Finds the newest intact checkpoint of a run; logs what is wrong with newer ones."""
-    for path in _list(run_dir / FOLDER):
+    for path in _list(run_dir / FOLDER, _NAME):
         damage = describe_damage(path)
         if damage is None:
             return path
         logging.warning("%s is incomplete and is skipped: %s", path, damage)
     return None
-
-
-def step_of(path: pathlib.Path) -> int:
-    """The step after which a checkpoint was saved."""
-    return int(path.name.removeprefix("step-"))
 
 
 def describe_damage(path: pathlib.Path) -> str | None:
@@ -116,8 +125,11 @@ def describe_damage(path: pathlib.Path) -> str | None:
         return f"{_MANIFEST} or a file of it cannot be read: {error}"
 
 
-def _list(folder: pathlib.Path) -> list[pathlib.Path]:
-    """All checkpoints, intact or not, newest first."""
-    if not folder.is_dir():
-        return []
-    return sorted((p for p in folder.iterdir() if _NAME.fullmatch(p.name)), reverse=True)
+def _step_of(path: pathlib.Path) -> int:
+    return int(path.name.removeprefix("step-"))
+
+
+def _list(folder: pathlib.Path, name: re.Pattern[str]) -> list[pathlib.Path]:
+    """What is in a folder by a name, which may be damaged, the newest first."""
+    found = folder.iterdir() if folder.is_dir() else ()
+    return sorted((path for path in found if name.fullmatch(path.name)), reverse=True)

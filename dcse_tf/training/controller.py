@@ -1,21 +1,22 @@
 """The outer loop of training: restores, trains, runs hooks between steps, saves and stops."""
 
+import contextlib
 import dataclasses
 import os
-import pathlib
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import tensorflow as tf
-from absl import logging
 
-from dcse_tf.progress import can_move
 from dcse_tf.tasks.spec import Scores
-from dcse_tf.training.checkpoint_store import CheckpointStore, step_of
 from dcse_tf.training.trainer import Trainer
+from dcse_tf.worker import Worker
+
+if TYPE_CHECKING:
+    from dcse_tf.training.checkpoint_store import CheckpointStore
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -26,6 +27,21 @@ class Stopped(Exception):
 
 class TrainingError(RuntimeError):
     """Training cannot continue."""
+
+
+class WorkersError(RuntimeError):
+    """The other workers can no longer be reached."""
+
+
+@contextlib.contextmanager
+def name_lost_workers(worker: Worker) -> Iterator[None]:
+    """Converts the errors that collectives raise when another worker is lost to WorkersError."""
+    try:
+        yield
+    except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError) as error:
+        if worker.count == 1:
+            raise
+        raise WorkersError("another worker has ended, or cannot be reached any more") from error
 
 
 class StopSignals:
@@ -115,49 +131,8 @@ class Hook:
     def after_steps(self, taken: Taken) -> None:
         """Called after each series of steps, unless the last of them diverged."""
 
-    def within_steps(self, taken: Taken) -> None:
-        """Called every few seconds with the steps so far, if a progress line can be redrawn."""
-
     def end(self, step: int) -> None:
         """Called after the last step."""
-
-
-class Checkpoints(Hook):
-    """Saves and restores the state of the run.
-
-    Args:
-        store: writes and restores the checkpoints.
-        every: steps between two checkpoints.
-        write: whether this process writes them; of several workers, only the first one does, and
-            without it no other can take the next step.
-    """
-
-    def __init__(self, store: CheckpointStore, every: int, write: bool = True):
-        super().__init__(every)
-        self.last: pathlib.Path | None = None
-        self._store = store
-        self._write = write
-        self._saved = 0
-
-    def restore(self) -> bool:
-        """Restores the newest intact checkpoint; returns whether there is one."""
-        if self._write:
-            self._store.clear_left_overs()
-        self.last = self._store.restore()
-        if self.last:
-            self._saved = step_of(self.last)
-            logging.info("resumed from %s, step %d", self.last, self._saved)
-        return self.last is not None
-
-    def at_boundary(self, step: int) -> None:
-        self.save(step)
-
-    def save(self, step: int) -> None:
-        """Saves the state after `step`, unless it is saved already."""
-        if self._write and self._saved < step:
-            self.last = self._store.save(step)
-            self._saved = step
-            logging.info("saved %s", self.last)
 
 
 class Controller:
@@ -174,22 +149,18 @@ class Controller:
         hooks: what else is done between the steps.
         steps: the last step.
         signals: the requests to stop, which the trainer sees too.
-        describe_batch: returns a sentence about the batch of a step, counted from 0, for the error
-            if its loss diverges.
-        several: whether other workers take the same steps. All workers must then call the trainer
-            alike, so no progress is shown within the steps; they wait for each other at the end.
+        several: whether other workers take the same steps, which all of them must end at.
     """
 
     def __init__(
         self,
         trainer: Trainer,
         start_at: Callable[[int], Iterator[Any]],
-        checkpoints: Checkpoints,
+        checkpoints: "CheckpointStore",
         hooks: Sequence[Hook],
         *,
         steps: int,
         signals: StopSignals,
-        describe_batch: Callable[[int], str],
         several: bool = False,
     ):
         self._trainer = trainer
@@ -198,7 +169,6 @@ class Controller:
         self._hooks = [*hooks, checkpoints]
         self._steps = steps
         self._signals = signals
-        self._describe_batch = describe_batch
         self._several = several
 
     @property
@@ -213,7 +183,7 @@ class Controller:
             Stopped: a signal stopped the run; its state is saved.
         """
         with self._signals:
-            resumed = self._checkpoints.restore()
+            resumed = self._checkpoints.restore() is not None
             self._meet("resume from different steps: expected a `run_dir` that all of them see")
             for hook in self._hooks:
                 hook.begin(self.step, resumed)
@@ -227,40 +197,30 @@ class Controller:
                 if step >= self._steps:
                     break
                 nearest = min((step // h.every + 1) * h.every for h in self._hooks if h.every)
-                self._train(iterator, step, min(nearest, self._steps))
+                self._train(iterator, min(nearest, self._steps) - step)
 
             for hook in self._hooks:
                 hook.end(self.step)
             self._meet("ended at different steps")
 
-    def _train(self, iterator: Iterator[Any], step: int, target: int) -> None:
-        """Takes the steps from `step` to `target`."""
-        begun = time.monotonic()
-
-        def measure(metrics: Scores) -> Taken:
-            seconds, steps = time.monotonic() - begun, round(metrics["steps"])
-            ends = ("steps", "diverged", "stopped")
-            rest = {name: value for name, value in metrics.items() if name not in ends}
-            return Taken(step + steps, steps, seconds, rest)
-
-        def tell(metrics: Scores) -> None:
-            for hook in self._hooks:
-                hook.within_steps(measure(metrics))
-
-        watched = tell if can_move() and not self._several else None
-        metrics = self._trainer.train(iterator, target - step, watched)
-        taken, last = measure(metrics), self._checkpoints.last
-        if metrics["diverged"]:
+    def _train(self, iterator: Iterator[Any], count: int) -> None:
+        """Takes so many steps, or fewer if a stop is requested."""
+        before, begun = self.step, time.monotonic()
+        metrics = self._trainer.train(iterator, count)
+        seconds, steps = time.monotonic() - begun, round(metrics.pop("steps"))
+        diverged, stopped = metrics.pop("diverged"), metrics.pop("stopped")
+        if diverged:
+            last = self._checkpoints.last
             kept = f"the last good checkpoint is {last}" if last else "there is no checkpoint yet"
             raise TrainingError(
-                f"the loss diverged at the step after {taken.step - 1}, on "
-                f"{self._describe_batch(taken.step - 1)}; {kept}; try a lower `learning_rate`"
+                f"the loss diverged at the step after {before + steps - 1}; {kept}; try a lower "
+                "`learning_rate`"
             )
-        if taken.steps:
+        if steps:
             for hook in self._hooks:
-                hook.after_steps(taken)
-        if metrics["stopped"]:
-            self._checkpoints.save(self.step)
+                hook.after_steps(Taken(before + steps, steps, seconds, metrics))
+        if stopped:
+            self._checkpoints.at_boundary(self.step)
             by = self._signals.signal.name if self._signals.signal else "another worker"
             raise Stopped(
                 f"stopped by {by} at step {self.step} of {self._steps}, which is saved; the same "

@@ -8,7 +8,7 @@ from absl import logging
 
 from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
-from dcse_tf.evaluation import response_selection
+from dcse_tf.evaluation import response_selection as selection
 from dcse_tf.evaluation.metrics import Encode, Evaluation
 from dcse_tf.evaluation.names import (
     CANDIDATES,
@@ -18,12 +18,6 @@ from dcse_tf.evaluation.names import (
     all_contexts,
     describe_context,
     rank_scores,
-)
-from dcse_tf.evaluation.response_selection import (
-    evaluate_responses,
-    score_by_embeddings,
-    score_by_matching,
-    score_by_reranker,
 )
 from dcse_tf.evaluation.retrieval import evaluate_retrieval, read_retrieval_set
 from dcse_tf.evaluation.sts import evaluate_sts, read_sts_set
@@ -52,25 +46,20 @@ class DevEvaluation:
         # With earlier turns as the context first, then with all turns.
         ways = all_contexts(setup.options.similarities)
         self._names = [name for way in ways for name in rank_scores(way)] + [*RETRIEVAL, *STS]
-        self._samples = _dev_samples(setup) if ways else []
+        self._samples = _make_samples(setup) if ways and setup.options.dev_samples else []
         if self._samples:
             turns = setup.options.context.turns
             told = [f"dev/{way}_r1 and so on: {describe_context(way, turns)}" for way in ways]
             logging.info(
                 "dev scores rank a response among %d by the turns around it, at most: %s",
-                CANDIDATES,
-                "; ".join(told),
+                *(CANDIDATES, "; ".join(told)),
             )
         self._parts = list(self._list_parts(setup, objective))
 
     def evaluate(self) -> Scores:
         """Computes the scores, by name, such as "dev/map"."""
-        scores = dict(self._score_task())
-        evaluations = [each for part in self._parts for each in part().values()]
-        for name in self._names:
-            for each in evaluations:
-                if name in each.scores:
-                    scores[name] = each.scores[name]
+        found = {n: v for part in self._parts for e in part().values() for n, v in e.scores.items()}
+        scores = self._score_task() | {name: found[name] for name in self._names if name in found}
         return {f"dev/{name}": value for name, value in scores.items()}
 
     def _list_parts(
@@ -82,9 +71,10 @@ class DevEvaluation:
             scorer, settings = make_scorer(setup, objective)
             # With the model's current weights.
             reranker = Reranker(GraphScorer(scorer.score), settings, setup.vocabulary)
+            rank = selection.score_by_reranker
             score = functools.partial(reranker.score, show_progress=False)
             if samples:
-                yield lambda: evaluate_responses(samples, score_by_reranker(samples, score))
+                yield lambda: selection.evaluate_responses(samples, rank(samples, score))
             return
 
         graph = EncoderGraph(
@@ -99,12 +89,14 @@ class DevEvaluation:
         # Without a warning of truncated texts in every evaluation.
         encode: Encode = lambda texts: encoder.encode_and_mark(texts)[0]  # noqa: E731
         if samples and "matching" in options.similarities:
-            yield lambda: evaluate_responses(samples, score_by_matching(samples, backend.score))
+            match = selection.score_by_matching
+            yield lambda: selection.evaluate_responses(samples, match(samples, backend.score))
         if samples and "cosine" in options.similarities:
             heads = setup.parts.heads if PROJECTED in options.similarities else ()
+            compare = selection.score_by_embeddings
             # The heads learn, so their maps are made anew each time.
-            yield lambda: evaluate_responses(
-                samples, score_by_embeddings(samples, encode, list_head_maps(heads))
+            yield lambda: selection.evaluate_responses(
+                samples, compare(samples, encode, list_head_maps(heads))
             )
         if options.dev_retrieval:
             retrieval = read_retrieval_set(pathlib.Path(options.dev_retrieval))
@@ -114,14 +106,11 @@ class DevEvaluation:
             yield lambda: {"": evaluate_sts(sts, encode)}
 
 
-def _dev_samples(setup: Setup) -> list[response_selection.Sample]:
+def _make_samples(setup: Setup) -> list[selection.Sample]:
     """Responses of dev sessions, each to be found among some of other sessions."""
-    options = setup.options
-    if not options.dev_samples:
-        return []
-    path = setup.corpus.folder / "dev.jsonl"
-    samples = response_selection.make_samples(
-        response_selection.read_sessions(path),
+    options, path = setup.options, setup.corpus.folder / "dev.jsonl"
+    samples = selection.make_samples(
+        selection.read_sessions(path),
         candidates=CANDIDATES,
         context_turns=options.context.turns,
         max_samples=options.dev_samples,

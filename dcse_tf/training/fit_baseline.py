@@ -1,6 +1,6 @@
 """The job that fits a baseline to the sentences of a corpus."""
 
-import functools
+import dataclasses
 import pathlib
 
 import numpy as np
@@ -38,47 +38,36 @@ def fit_baseline(options: BaselineOptions) -> str:
     """
     spec = next(each for each in BASELINES.values() if each.options is type(options))
     with atomic_directory(pathlib.Path(options.output_dir), options.overwrite) as folder:
-        corpus = EncodedCorpus(options)
-        fitted = spec.fit(options, corpus)
-        pooling = None
-        if spec.make_layer:
-            graph = corpus.encoder.graph
-            assert graph.source
-            checkpoints.copy_checkpoint(graph.source, folder)
-            checkpoints.write_max_sequence_length(folder, graph.max_sequence_length)
-            sentence_modules.write_prefix(folder, graph.vocabulary.prefix)
-            pooling = graph.pooling
-        write_baseline(folder, spec.name, fitted, pooling, options)
-    return fitted.summary
-
-
-class EncodedCorpus:
-    """The sentences that a baseline is fitted to: distinct utterances of the train split.
-
-    Args:
-        options: the baseline's options, a `FittedToEmbeddings`.
-    """
-
-    def __init__(self, options: BaselineOptions):
-        self._options = options
-
-    @functools.cached_property
-    def encoder(self) -> GraphBackend:
-        """The encoder, which is not trained."""
-        options = self._options
-        assert isinstance(options, FittedToEmbeddings)
+        if not isinstance(options, FittedToEmbeddings):
+            fitted = spec.fit(options, None)
+            write_baseline(folder, spec.name, fitted, None, options)
+            return fitted.summary
         source = checkpoints.resolve_checkpoint(options.encoder, "encoder")
         refuse_baseline(source, "encoder")
         sentence_modules.refuse_maps(source, "encoder")
         names = ("pooling", "prefix", "max_sequence_length", "batch_tokens")
         settings = {name: getattr(options, name) for name in names}
-        return load_checkpoint(source, ModelOptions(model=options.encoder, **settings))
+        encoder = load_checkpoint(source, ModelOptions(model=options.encoder, **settings))
+        fitted = spec.fit(options, EncodedCorpus(options, encoder))
+        graph = encoder.graph
+        assert graph.source
+        checkpoints.copy_checkpoint(graph.source, folder)
+        checkpoints.write_max_sequence_length(folder, graph.max_sequence_length)
+        sentence_modules.write_prefix(folder, graph.vocabulary.prefix)
+        write_baseline(folder, spec.name, fitted, graph.pooling, options)
+    return fitted.summary
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodedCorpus:
+    """The sentences that a baseline is fitted to: distinct utterances of the train split."""
+
+    options: FittedToEmbeddings
+    encoder: GraphBackend
 
     def embeddings(self) -> np.ndarray:
         """The encoder's embeddings of the utterances, float32 `[utterances, dim]`."""
-        options = self._options
-        assert isinstance(options, FittedToEmbeddings)
-        data_dir = pathlib.Path(options.data_dir)
+        options, data_dir = self.options, pathlib.Path(self.options.data_dir)
         manifest = read_manifest(data_dir, self.encoder.graph.vocabulary.fingerprint())
         token_ids = sample_utterances(data_dir, manifest, options.max_sentences, options.seed)
         if token_ids.nrows() < 2:

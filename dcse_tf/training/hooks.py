@@ -10,24 +10,52 @@ from collections.abc import Callable
 import tensorflow as tf
 from absl import logging
 
+from dcse_tf.errors import OutputError, first_line
 from dcse_tf.evaluation.names import PROJECTED
 from dcse_tf.progress import Progress
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.tasks.spec import Scores
-from dcse_tf.training.advice import advise
 from dcse_tf.training.best_encoder import UNTRAINED, BestEncoder, Kept
 from dcse_tf.training.controller import Hook, Taken, TrainingError
-from dcse_tf.training.run_directory import list_hyperparameters
-from dcse_tf.training.summaries import SummaryWriter
+
+# From these mean similarities on, and this share of samples, a training learns nothing.
+_HIGH, _APART, _MANY = 0.98, 0.005, 0.5
+
+
+class SummaryWriter:
+    """Writes scalars and texts for TensorBoard, each one so that it can be seen immediately.
+
+    Both methods raise OutputError if nothing can be written to the folder.
+    """
+
+    def __init__(self, folder: pathlib.Path):
+        self._folder = folder
+        self._writer = tf.summary.create_file_writer(str(folder))
+
+    def scalars(self, prefix: str, values: Scores, step: int) -> None:
+        self._write(step, lambda: [tf.summary.scalar(f"{prefix}/{x}", values[x]) for x in values])
+
+    def text(self, name: str, content: str, step: int) -> None:
+        self._write(step, lambda: tf.summary.text(name, content))
+
+    def _write(self, step: int, write: Callable[[], object]) -> None:
+        try:
+            with self._writer.as_default(step=step):
+                write()
+            self._writer.flush()
+        except tf.errors.OpError as error:
+            raise OutputError(
+                f"{self._folder}: summaries cannot be written: {first_line(error)}"
+            ) from error
 
 
 class Report(Hook):
-    """Shows the progress of training, and writes its metrics for TensorBoard.
+    """Shows the progress of training, and writes its settings and metrics for TensorBoard.
 
     Args:
-        summaries: where the metrics are written.
+        summaries: where they are written.
         every: steps between two reports.
-        steps: the last step.
+        options: the run's options, resolved.
         learning_rate: returns the current learning rate.
     """
 
@@ -35,30 +63,21 @@ class Report(Hook):
         self,
         summaries: SummaryWriter,
         every: int,
-        steps: int,
+        options: TrainOptions,
         learning_rate: Callable[[], float],
     ):
         super().__init__(every)
         self._summaries = summaries
-        self._steps = steps
+        self._options = options
         self._learning_rate = learning_rate
 
     def begin(self, step: int, resumed: bool) -> None:
+        text = json.dumps(self._options.to_dict(), indent=2, sort_keys=True)
+        self._summaries.text("configuration", f"```\n{text}\n```", step)
         # Where the progress line cannot be redrawn, as in a log file, every report is a new line.
-        self._progress = Progress("steps", self._steps, already=step, every=0.0)
-
-    def within_steps(self, taken: Taken) -> None:
-        self._progress.update(taken.step, self._steps, **self._measure(taken))
+        self._progress = Progress("steps", self._options.steps, already=step, every=0.0)
 
     def after_steps(self, taken: Taken) -> None:
-        metrics = self._measure(taken)
-        self._summaries.scalars("train", metrics, taken.step)
-        self._progress.update(taken.step, self._steps, **metrics)
-        if advice := advise(metrics):
-            logging.warning("%s", advice)
-            self._summaries.text("advice", advice, taken.step)
-
-    def _measure(self, taken: Taken) -> Scores:
         metrics = dict(taken.metrics)
         metrics["fill"] = metrics["tokens"] / max(metrics.pop("cells"), 1.0)
         metrics["step_seconds"] = taken.seconds / taken.steps
@@ -68,10 +87,45 @@ class Report(Hook):
             metrics[f"{name}_per_second"] = metrics.pop(name) / taken.seconds
         metrics["learning_rate"] = self._learning_rate()
         # A long line is cut off at the end, so the most important metrics come first.
-        return {name: metrics[name] for name in ("loss", "samples_per_second")} | metrics
+        metrics = {name: metrics[name] for name in ("loss", "samples_per_second")} | metrics
+        self._summaries.scalars("train", metrics, taken.step)
+        self._progress.update(taken.step, self._options.steps, **metrics)
+        if advice := advise(metrics):
+            logging.warning("%s", advice)
+            self._summaries.text("advice", advice, taken.step)
 
     def end(self, step: int) -> None:
         self._progress.close()
+
+
+def advise(metrics: Scores) -> str | None:
+    """A warning if the model learns nothing from some steps; None if all is well.
+
+    If all token embeddings point in almost the same direction, R^T R has nearly rank one. Every
+    candidate's context-aware embedding is then parallel to its context-free one: all similarities
+    are 1, whatever the context, and the objective has almost no gradient.
+
+    Args:
+        metrics: means over the steps; `without_negatives` is a share of the samples.
+    """
+    share = metrics.get("without_negatives", 0.0)
+    if share >= _MANY:
+        return (
+            f"{share:.0%} of the samples had no negative and taught nothing: every other response "
+            "in their batches is from their own session or repeats one of its texts. Remedies: a "
+            "larger `global_batch_size`; a corpus in which fewer sessions repeat each other."
+        )
+    positive = metrics.get("positive_similarity", math.inf)
+    negative = metrics.get("negative_similarity", 0.0)
+    if negative < _HIGH or positive - negative > _APART:
+        return None
+    return (
+        f"saturated: the mean similarity is {positive:.4f} for true responses and {negative:.4f} "
+        "for negatives, so the objective has nothing to tell apart. The token embeddings all point "
+        "in almost the same direction, as with random weights or in some sentence encoders, such "
+        "as E5. Remedies: start from a pre-trained `encoder`, adapt it longer first (`task`=mlm), "
+        "`center_tokens`, contrast the plain cosine (`cosine_weight`), or lower `learning_rate`."
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,38 +216,9 @@ class Evaluate(Hook):
                 f"them with a larger `dev_fraction`, or choose by one of {known}"
             ) from error
         if kept:
-            # The table of hyperparameters shows the first five metrics by name, and "best" comes
-            # before "eval": one figure for each similarity, by the turns before the response.
-            left_out = ("_r2", "_r5", "_mrr", "loss")
-            shown = {name: value for name, value in scores.items() if not name.endswith(left_out)}
-            shown = {name: value for name, value in shown.items() if "_bidirectional" not in name}
-            self._summaries.scalars("best", shown, step)
+            self._summaries.scalars("best", scores, step)
         self._scored.assign(step)
         return scores
-
-
-class Hyperparameters(Hook):
-    """Writes the run's settings for TensorBoard: all as text, and the table that compares runs.
-
-    Args:
-        options: the run's options.
-        summaries: where they are written.
-    """
-
-    def __init__(self, options: TrainOptions, summaries: SummaryWriter):
-        super().__init__()
-        self._options = options
-        self._summaries = summaries
-
-    def begin(self, step: int, resumed: bool) -> None:
-        text = json.dumps(self._options.to_dict(), indent=2, sort_keys=True)
-        self._summaries.text("configuration", f"```\n{text}\n```", step)
-        # Includes the names of parent folders, because every run's own folder may be called "run".
-        name = "/".join(pathlib.Path(self._options.run_dir).absolute().parts[-3:])
-        self._summaries.begin_session(list_hyperparameters(self._options), name)
-
-    def end(self, step: int) -> None:
-        self._summaries.end_session()
 
 
 def format_table(scores: Scores) -> str:

@@ -22,7 +22,7 @@ from dcse_tf.bert.vocabulary import Vocabulary
 from dcse_tf.bert.weights import read_bert_tensors, write_bert
 from dcse_tf.encoder.load import refuse_reranker
 from dcse_tf.files import MadeFrom, atomic_directory
-from dcse_tf.training.merge_options import MergeOptions
+from dcse_tf.options import Options, option
 
 RECORD_FILE = "merge.json"  # the model card reads it
 # Entries of config.json that determine which tensors there are and what they compute.
@@ -30,6 +30,32 @@ _SHAPE = (
     *("num_hidden_layers", "num_attention_heads", "hidden_size", "intermediate_size"),
     *("max_position_embeddings", "type_vocab_size", "vocab_size", "layer_norm_eps"),
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class MergeOptions(Options):
+    """Averages an encoder's weights from before and after training."""
+
+    start: str = option(
+        "",
+        "The encoder that training started from: a folder, a hub name, package:NAME or a run.",
+        required=True,
+        path="reads",
+    )
+    trained: str = option("", "The encoder trained from it: likewise.", required=True, path="reads")
+    output_dir: str = option(
+        "",
+        "Folder to write the encoder to, otherwise as the trained.",
+        required=True,
+        path="writes",
+    )
+    share: float = option(
+        0.7,
+        "Weight of the trained encoder: more favours its corpus, less what the start knew.",
+        minimum=0.0,
+        maximum=1.0,
+    )
+    overwrite: bool = option(False, "Replace `output_dir` if it exists.")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """Records the settings and inputs of a run in its directory, and checks them when it is resumed."""
 
-import dataclasses
 import pathlib
 
 from absl import logging
@@ -9,7 +8,6 @@ from dcse_tf.bert.checkpoints import ENCODER_FOLDER, list_weight_files
 from dcse_tf.data.manifest import Manifest
 from dcse_tf.errors import InputError
 from dcse_tf.files import MadeFrom, atomic_file, hash_file, hash_folder, write_json
-from dcse_tf.options import show
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.training.best_encoder import read_kept
 from dcse_tf.training.checkpoint_store import find_checkpoint
@@ -18,8 +16,6 @@ CONFIG_FILE = "config.json"
 INPUTS_FILE = "inputs.json"
 CORPUS_FILE = "corpus.json"
 _DEVICES = "devices"
-# Groups of options on which nothing depends that is learnt.
-_NOT_LEARNT = {"evaluation", "log and checkpoints", "devices and speed"}
 
 
 def begin_run(
@@ -103,19 +99,6 @@ def describe_inputs(
             parts = hash_folder(path) if path.is_dir() else {"": hash_file(path)}
             own = f" {path.name}" if isinstance(value, tuple) else ""
             found |= {f"`{name}`{own} {part}".strip(): digest for part, digest in parts.items()}
-    return found
-
-
-def list_hyperparameters(options: TrainOptions) -> dict[str, bool | int | float | str]:
-    """The settings by which runs are compared: those on which what is learnt depends."""
-    found: dict[str, bool | int | float | str] = {}
-    for field in dataclasses.fields(options):
-        rules, value = field.metadata, getattr(options, field.name)
-        free = rules["resume"] == "free" or rules["path"] == "resumes"
-        if not free and rules["group"] not in _NOT_LEARNT:
-            found[field.name] = show(value) if isinstance(value, tuple) else value
-            if value in ("", ()):
-                found[field.name] = "none"
     return found
 
 

@@ -1,31 +1,28 @@
 """The inner loop of training: devices, optimizer and training steps."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import keras
 import tensorflow as tf
+from absl import logging
 from keras import ops
 
 from dcse_tf.options import OptionError
 from dcse_tf.tasks.objective import LOSS, average
 from dcse_tf.tasks.spec import Tensors
-from dcse_tf.training import workers
 from dcse_tf.worker import read_worker
 
 # The exponential decay of the authors' code: times 0.98 every 10,000 steps, not below 1e-5.
 _DECAY_RATE, _DECAY_STEPS, _FLOOR = 0.98, 10_000, 1e-5
 # A loss above this counts as diverged, like one that is no finite number.
 LOSS_LIMIT = 1000.0
-# Seconds between two calls of `tell`, each of which interrupts training briefly.
-_TELL_EVERY = 2.0
 
 
 def make_strategy(logical_cpus: int, deterministic: bool) -> tf.distribute.Strategy:
     """Makes a strategy with one replica per visible GPU or, without GPUs, per logical CPU device.
 
-    If TF_CONFIG names several workers, it has the replicas of all of them, see `workers`.
+    If TF_CONFIG names several workers, it waits for all, and has the GPUs, or the CPU, of each.
 
     Args:
         logical_cpus: number of logical devices to divide the CPU into if there is no GPU.
@@ -34,9 +31,15 @@ def make_strategy(logical_cpus: int, deterministic: bool) -> tf.distribute.Strat
     if deterministic:
         tf.config.experimental.enable_op_determinism()
     divide_cpu(logical_cpus)
-    if read_worker().count > 1:
-        return workers.join_workers(logical_cpus)
-    if tf.config.list_physical_devices("GPU"):
+    worker, gpus = read_worker(), tf.config.list_physical_devices("GPU")
+    if worker.count > 1:
+        if logical_cpus > 1 and not gpus:
+            # TensorFlow uses only one CPU device per worker, however many there are.
+            raise OptionError(f"`logical_cpus`={logical_cpus}: expected 1 with several workers")
+        at = (worker.index, worker.count, worker.address)
+        logging.info("worker %d of %d at %s: waiting for the others", *at)
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    if gpus:
         return tf.distribute.MirroredStrategy()
     # For devices that share one memory a plain sum is as good as collectives, whose keys all
     # strategies of a process would share.
@@ -67,7 +70,6 @@ def divide_cpu(logical_cpus: int) -> None:
         ) from error
 
 
-@keras.saving.register_keras_serializable(package="dcse_tf")
 class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     """A learning rate schedule with linear warm-up to a peak, followed by decay.
 
@@ -99,10 +101,6 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         else:
             factor = ops.ones_like(since)
         return self.peak * ops.minimum(warmup, factor)
-
-    def get_config(self):
-        names = ("peak", "warmup_steps", "decay", "total_steps")
-        return {name: getattr(self, name) for name in names}
 
 
 class SummedAdamW(keras.optimizers.AdamW):
@@ -186,23 +184,16 @@ class Trainer:
         self._clip_norm = clip_norm
         self._seed = seed
         self._stop_asked = tf.Variable(False, trainable=False) if stop_asked is None else stop_asked
-        self._pace = 1  # steps between two calls of `tell`
         self._variables = [variable.value for variable in model.trainable_variables]
         with strategy.scope():
             optimizer.build(model.trainable_variables)
 
-    def train(
-        self,
-        iterator: Iterator[Any],
-        num_steps: int,
-        tell: Callable[[dict[str, float]], None] | None = None,
-    ) -> dict[str, float]:
+    def train(self, iterator: Iterator[Any], num_steps: int) -> dict[str, float]:
         """Takes `num_steps` steps, or fewer if a stop is requested or the loss diverges.
 
         Args:
             iterator: iterator over the distributed dataset.
             num_steps: maximum number of steps.
-            tell: called every few seconds with the return value for the steps so far.
 
         Returns:
             The metrics of the terms, averaged over the rows of these steps; `loss` and
@@ -211,22 +202,13 @@ class Trainer:
             had a loss above `LOSS_LIMIT`, or a loss or a gradient that is not finite, else 0;
             `stopped`, 1 if a stop was requested, else 0.
         """
-        sums = {
-            name: tf.zeros([])
-            for name in (*self._names, "gradient_norm", "steps", "stopped", "diverged")
-        }
-        taken, ended = 0, False
-        while not ended:
-            count = min(num_steps - taken, self._pace) if tell else num_steps
-            begun = time.monotonic()
-            # Each call continues the same sums, so interruptions do not change their bits.
-            sums = self._train(iterator, tf.constant(count), sums)
-            goal, taken = taken + count, int(sums["steps"])
-            ended = bool(sums["diverged"]) or taken < goal or taken == num_steps
-            if tell and not ended:
-                self._pace = max(1, int(count * _TELL_EVERY / (time.monotonic() - begun)))
-                tell(self._average(sums))
-        return self._average(sums)
+        sums = self._train(iterator, tf.constant(num_steps))
+        values = {name: float(value) for name, value in sums.items()}
+        means = average(values)
+        for name in (LOSS, "gradient_norm"):
+            means[name] = values.pop(name) / max(values["steps"], 1.0)
+        counts = {name: value for name, value in values.items() if "/" not in name}
+        return {**means, **counts, "stopped": float(values["stopped"] > 0.0)}
 
     def all_have(self, value: int) -> bool:
         """Whether all workers pass the same value; waits for all of them."""
@@ -238,17 +220,10 @@ class Trainer:
         values = self.strategy.run(tf.identity, args=(value,))
         return self.strategy.reduce(tf.distribute.ReduceOp.SUM, values, axis=None)
 
-    @staticmethod
-    def _average(sums: Tensors) -> dict[str, float]:
-        values = {name: float(value) for name, value in sums.items()}
-        means = average(values)
-        for name in (LOSS, "gradient_norm"):
-            means[name] = values.pop(name) / max(values["steps"], 1.0)
-        counts = {name: value for name, value in values.items() if "/" not in name}
-        return {**means, **counts, "stopped": float(values["stopped"] > 0.0)}
-
     @tf.function(reduce_retracing=True)
-    def _train(self, iterator: Iterator[Any], num_steps: tf.Tensor, totals: Tensors) -> Tensors:
+    def _train(self, iterator: Iterator[Any], num_steps: tf.Tensor) -> Tensors:
+        further = ("gradient_norm", "steps", "stopped", "diverged")
+        totals = {name: tf.zeros([]) for name in (*self._names, *further)}
         for _ in tf.range(num_steps):
             if totals["diverged"] > 0.0 or totals["stopped"] > 0.0:
                 break

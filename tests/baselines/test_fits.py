@@ -7,11 +7,16 @@ import pytest
 import tensorflow as tf
 from tiny_bert import VOCABULARY, build_backbone
 
-from dcse_tf.baselines.centering import CENTERING, fit_centering
 from dcse_tf.baselines.flow import FLOW, FlowOptions
 from dcse_tf.baselines.flow_model import Flow, FlowStep, fit_flow
 from dcse_tf.baselines.registry import Fitted
-from dcse_tf.baselines.whitening import WHITENING, fit_whitening, measure_directions
+from dcse_tf.baselines.whitening import (
+    CENTERING,
+    WHITENING,
+    fit_centering,
+    fit_whitening,
+    measure_directions,
+)
 from dcse_tf.baselines.word_vectors import WORD_VECTORS
 from dcse_tf.bert.bert import build_bert_encoder
 from dcse_tf.encoder.graph import EncoderGraph, GraphBackend

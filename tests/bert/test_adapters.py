@@ -9,7 +9,8 @@ from tiny_bert import DIM, LAYERS, build_backbone, make_table, save_checkpoint
 from train_options import make_options
 
 from dcse_tf.bert import bert
-from dcse_tf.training import job, trainer
+from dcse_tf.training import train as job
+from dcse_tf.training import trainer
 
 RANK = 3
 IDS = [[2, 7, 9, 30, 3], [2, 5, 3]]

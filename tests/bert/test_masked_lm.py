@@ -15,7 +15,7 @@ from dcse_tf.bert.layout import Layout, lay_out
 from dcse_tf.bert.masked_lm import load_head
 from dcse_tf.errors import InputError
 from dcse_tf.training.build import build_training
-from dcse_tf.training.job import train
+from dcse_tf.training.train import train
 
 POSITIONS = [[1, 2], [0, 3], [4, 0]]
 DIM = 64

@@ -31,7 +31,7 @@ from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.exporting.export_options import ExportOptions
 from dcse_tf.exporting.job import export
-from dcse_tf.training.job import train
+from dcse_tf.training.train import train
 
 TEXTS = [
     "where is my parcel",

@@ -18,7 +18,7 @@ from dcse_tf.bert.vectors import (
 )
 from dcse_tf.bert.wordpiece import SPECIAL_TOKENS, WordPiece
 from dcse_tf.errors import InputError
-from dcse_tf.training.job import train
+from dcse_tf.training.train import train
 
 WORDS = {"where": [1.0, -2.5, 0.125], "包裹": [0.0, 3.0, -1.0], "don't": [4.0, 0.5, 2.0]}
 GLOVE = "".join(f"{word} {' '.join(map(str, row))}\n" for word, row in WORDS.items())

@@ -20,7 +20,7 @@ from dcse_tf.tasks import TASKS, register_task
 from dcse_tf.tasks.dialogue_cse import make_response_source
 from dcse_tf.tasks.options import BatchOptions, TrainOptions
 from dcse_tf.tasks.spec import TaskSpec, Term
-from dcse_tf.training.job import train
+from dcse_tf.training.train import train
 
 pytestmark = pytest.mark.slow
 

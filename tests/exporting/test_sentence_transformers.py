@@ -22,7 +22,7 @@ from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.bert.wordpiece import WordPiece
 from dcse_tf.encoder.checkpoint import load_graph
 from dcse_tf.errors import InputError
-from dcse_tf.training.job import train
+from dcse_tf.training.train import train
 
 pytestmark = pytest.mark.slow
 

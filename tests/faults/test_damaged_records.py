@@ -9,7 +9,7 @@ from train_options import make_options
 from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.records import check_records
 from dcse_tf.errors import InputError
-from dcse_tf.training.job import train
+from dcse_tf.training.train import train
 
 
 @pytest.fixture

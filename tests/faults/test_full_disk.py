@@ -10,8 +10,8 @@ from train_options import make_options
 from dcse_tf.errors import OutputError
 from dcse_tf.search.embed import embed
 from dcse_tf.search.search_options import EmbedOptions
-from dcse_tf.training.job import train
-from dcse_tf.training.summaries import SummaryWriter
+from dcse_tf.training.hooks import SummaryWriter
+from dcse_tf.training.train import train
 
 pytestmark = pytest.mark.slow
 

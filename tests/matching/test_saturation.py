@@ -1,6 +1,6 @@
 import pytest
 
-from dcse_tf.training.advice import advise
+from dcse_tf.training.hooks import advise
 
 
 def _describe(positive: float, negative: float) -> str | None:

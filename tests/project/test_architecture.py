@@ -62,7 +62,7 @@ BASE = {
 # is paid for by what leaves. "base" are the modules at the top.
 BUDGETS = {
     "base": 2094,
-    "baselines": 864,
+    "baselines": 779,
     "bert": 3476,
     "cli": 524,
     "data": 4411,
@@ -78,8 +78,8 @@ BUDGETS = {
     "sets": 572,
     "spark": 427,
     "tasks": 2367,
-    "training": 2233,
-    "tests": 18456,
+    "training": 1940,
+    "tests": 18423,
     "experiments": 3032,
     "docs": 2187,
 }

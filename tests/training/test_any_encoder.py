@@ -26,7 +26,7 @@ from dcse_tf.exporting.export_options import ExportOptions
 from dcse_tf.exporting.job import export
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.training.build import build_training
-from dcse_tf.training.job import train
+from dcse_tf.training.train import train
 
 pytestmark = pytest.mark.slow
 

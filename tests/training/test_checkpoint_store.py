@@ -74,7 +74,6 @@ def test_what_writing_left_behind_never_counts_and_is_cleared(tmp_path):
         shutil.copytree(folder / "step-000000005", folder / name)
     run = Run(tmp_path)
     assert run.restore() == ("step-000000005", 5.0)
-    run.store.clear_left_overs()
     assert _names(tmp_path) == ["notes", "step-000000005"]
 
 

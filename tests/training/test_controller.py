@@ -1,10 +1,10 @@
 """The outer loop, driven by a trainer that only counts."""
 
-import io
 import math
 import os
 import shutil
 import signal
+import types
 
 import keras
 import pytest
@@ -13,16 +13,8 @@ import tensorflow as tf
 from dcse_tf.files import marked
 from dcse_tf.training.best_encoder import BestEncoder, Kept, read_kept
 from dcse_tf.training.checkpoint_store import CheckpointStore
-from dcse_tf.training.controller import (
-    Checkpoints,
-    Controller,
-    Hook,
-    Stopped,
-    StopSignals,
-    TrainingError,
-)
-from dcse_tf.training.hooks import Evaluate, Outcome, Report, format_table
-from dcse_tf.training.summaries import SummaryWriter
+from dcse_tf.training.controller import Controller, Hook, Stopped, StopSignals, TrainingError
+from dcse_tf.training.hooks import Evaluate, Outcome, Report, SummaryWriter, format_table
 
 METRICS = {"loss": 1.0, "gradient_norm": 1.0, "samples": 8.0, "tokens": 8.0, "cells": 8.0}
 METRICS |= {"without_negatives": 0.0, "diverged": 0.0, "stopped": 0.0}
@@ -49,15 +41,13 @@ class CountingTrainer:
     def step(self):
         return int(self.optimizer.iterations.numpy())
 
-    def train(self, iterator, num_steps, tell=None):
+    def train(self, iterator, num_steps):
         for done in range(1, num_steps + 1):
             step = int(self.optimizer.iterations.numpy())
             batch = next(iterator)
             assert batch == step + 1
             self.weight.assign_add([[float(batch)]])
             self.optimizer.iterations.assign(step + 1)
-            if tell:
-                tell({**METRICS, "steps": float(done)})
             diverged = step in self._bad
             if step + 1 == self._stop_after:
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -77,14 +67,14 @@ def _start(run_dir, trainer, evaluate=dict, *, steps=20, lower=False, eval_every
     scored = tf.Variable(-1, trainable=False, dtype=tf.int64)
     evaluation = Evaluate(evaluate, best, eval_every, summaries, scored)
     state = tf.train.Checkpoint(model=trainer.model, optimizer=trainer.optimizer, scored=scored)
+    options = types.SimpleNamespace(steps=steps, to_dict=dict)
     controller = Controller(
         trainer,
         lambda step: iter(range(step + 1, 1000)),
-        Checkpoints(CheckpointStore(run_dir, state, keep=2), every=5),
-        [evaluation, Report(summaries, 3, steps, lambda: 0.1), *hooks],
+        CheckpointStore(run_dir, state, every=5),
+        [evaluation, Report(summaries, 3, options, lambda: 0.1), *hooks],
         steps=steps,
         signals=trainer.signals,
-        describe_batch=lambda step: f"the batch of step {step}",
     )
     controller.run()
     return evaluation.outcome
@@ -118,8 +108,8 @@ def test_a_signal_saves_the_step_it_came_in_and_the_evaluation_is_not_lost(tmp_p
     assert _weight(trainer) == sum(range(1, 21))
 
 
-def test_a_loss_that_diverges_ends_the_run_and_names_the_batch(tmp_path):
-    with pytest.raises(TrainingError, match=r"the batch of step 13; .*step-000000010") as caught:
+def test_a_loss_that_diverges_ends_the_run_and_names_the_step(tmp_path):
+    with pytest.raises(TrainingError, match=r"the step after 13; .*step-000000010") as caught:
         _start(tmp_path, CountingTrainer(bad=[13]))
     assert "lower `learning_rate`" in str(caught.value)
     with pytest.raises(TrainingError, match="there is no checkpoint yet"):
@@ -154,25 +144,6 @@ def test_hooks_are_called_at_their_own_boundaries_and_told_of_all_steps(tmp_path
     del called[:]
     _start(tmp_path, CountingTrainer(), steps=6, hooks=[Calls(4)])
     assert called == [("begin", 6, True), ("boundary", 6), ("end", 6)]
-
-
-def test_a_terminal_is_told_of_steps_between_two_reports(tmp_path, monkeypatch):
-    """A report comes every 3 steps and at evaluations; this trainer tells of every step."""
-    terminal = io.StringIO()
-    terminal.isatty = lambda: True
-    monkeypatch.setattr("sys.stderr", terminal)
-    called = []
-
-    class Watch(Hook):
-        def within_steps(self, taken):
-            called.append((taken.step, taken.steps))
-
-        def after_steps(self, taken):
-            called.append(taken.step)
-            assert "steps" not in taken.metrics
-
-    _start(tmp_path, CountingTrainer(), steps=6, hooks=[Watch()])
-    assert called == [(1, 1), (2, 2), (3, 3), 3, (4, 1), (5, 2), 5, (6, 1), 6]
 
 
 def test_an_evaluation_comes_before_the_checkpoint_of_its_step(tmp_path):

@@ -21,8 +21,7 @@ from dcse_tf.matching.matching import (
     write_matching,
 )
 from dcse_tf.options import OptionError
-from dcse_tf.training.merge import RECORD_FILE, average_tensors, merge
-from dcse_tf.training.merge_options import MergeOptions
+from dcse_tf.training.merge import RECORD_FILE, MergeOptions, average_tensors, merge
 
 
 def make_checkpoint(folder, seed, vocabulary=VOCABULARY, layers=LAYERS, dim=DIM):

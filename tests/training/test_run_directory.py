@@ -10,7 +10,7 @@ from dcse_tf.errors import InputError
 from dcse_tf.options import option
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.training.checkpoint_store import CheckpointStore
-from dcse_tf.training.run_directory import begin_run, describe_inputs, list_hyperparameters
+from dcse_tf.training.run_directory import begin_run, describe_inputs
 
 INPUTS = {"the corpus": "a" * 64, "the encoder's model.safetensors": "b" * 64}
 
@@ -138,14 +138,6 @@ def test_the_content_of_what_an_option_names_is_compared_not_its_name(tmp_path):
     (tmp_path / "tables/one").write_text("another")
     now = describe("b.txt")
     assert {name for name in now if now[name] != before[name]} == {"`words`", "`tables` one"}
-
-
-def test_runs_are_compared_by_what_is_learnt(tmp_path):
-    found = list_hyperparameters(_config(tmp_path, matryoshka_dims=("8", "4"), cosine_weight=0.5))
-    assert found["matryoshka_dims"] == "8,4"
-    assert (found["encoder"], found["encoder_size"], found["seed"]) == ("none", "tiny", 0)
-    left_out = {"run_dir", "epochs", "log_every", "save_every", "logical_cpus", "dev_samples"}
-    assert not left_out & {*found}
 
 
 def test_another_number_of_devices_is_told(tmp_path, caplog):

@@ -17,8 +17,8 @@ from dcse_tf.bert import bert
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import read_json_object
 from dcse_tf.options import OptionError
-from dcse_tf.training import job
-from dcse_tf.training.job import train
+from dcse_tf.training import train as job
+from dcse_tf.training.train import train
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from train_options import make_options
 from dcse_tf.errors import InputError
 from dcse_tf.training import build
 from dcse_tf.training.build import build_training
-from dcse_tf.training.workers import WorkersError, name_lost_workers
+from dcse_tf.training.controller import WorkersError, name_lost_workers
 from dcse_tf.worker import Worker, read_worker
 
 
