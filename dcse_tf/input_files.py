@@ -3,7 +3,7 @@
 import bz2
 import codecs
 import contextlib
-import functools
+import copy
 import glob
 import gzip
 import importlib.util
@@ -11,9 +11,7 @@ import io
 import json
 import lzma
 import pathlib
-import re
 import struct
-import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -23,21 +21,7 @@ from absl import logging
 
 from dcse_tf.errors import InputError
 
-# A .gz file of a few kilobytes may hold a line that does not fit into memory.
-_LONGEST_LINE = 64  # MiB, without the line's end
-
-# How a compressed file begins, by the suffix that it should have.
-_PACKED = {
-    ".gz": re.compile(rb"\x1f\x8b"),
-    ".bz2": re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"),
-    ".xz": re.compile(rb"\xfd7zXZ\0"),
-    ".zip": re.compile(rb"PK(?:\x03\x04|\x05\x06)"),
-}
-_UNPACKERS: dict[str, Callable[[IO[bytes]], Any]] = {
-    ".gz": gzip.open,
-    ".bz2": bz2.open,
-    ".xz": lzma.open,
-}
+_UNPACKERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 # How a text in an encoding other than plain UTF-8 may begin; that of UTF-32 begins with UTF-16's.
 _MARKS = {
     codecs.BOM_UTF8: "utf-8",
@@ -49,63 +33,43 @@ _MARKS = {
 
 # Errors that reading a file, compressed or not, can raise.
 UNREADABLE = (*(OSError, EOFError, UnicodeError, zlib.error, lzma.LZMAError, zipfile.BadZipFile),)
-# Errors that reading a NumPy file can raise: its header is a Python expression, and an archive may
-# have a form that zipfile does not support.
-UNREADABLE_ARRAY = (
-    *UNREADABLE,
-    *(ValueError, TypeError, AttributeError, RuntimeError),
-    *(SyntaxError, OverflowError, tokenize.TokenError),
-)
+# What reading a NumPy file can raise: its header is a Python expression.
+UNREADABLE_ARRAY = Exception
 
 
 class BadLines:
     """Counts and logs the lines that had to be skipped, and stops the job above a limit.
 
-    Attributes:
-        encoding: the encoding that lines are expected in.
-        count: how many were skipped.
+    Args:
+        limit: how many bad lines may be skipped; one more raises InputError.
+        named: how many of them to log.
+        option: the option that sets the limit, for the message; "" if there is none.
+        encoding: the value of the option `encoding`; "" for UTF-8, in a job without the option.
     """
 
     def __init__(
         self, limit: int, named: int = 20, option: str = "max_bad_lines", encoding: str = ""
     ):
-        """Args:
-        limit: how many bad lines may be skipped; one more raises InputError.
-        named: how many of them to log.
-        option: the option that sets the limit, for the message; "" if there is none.
-        encoding: the value of the option `encoding`; "" for UTF-8, in a job without the option.
-        """
-        self.encoding = encoding or "utf-8"
         self.count = 0
-        self._limit = limit
-        self._named = named
-        self._option = option
-        self._optional = bool(encoding)
+        self.encoding = encoding or "utf-8"
+        advice = "; `encoding` names another" if encoding else ""
+        self.not_encoded = f"not {self.encoding.upper()}{advice}"
+        self._limit, self._named, self._option = limit, named, option
 
     def again(self) -> "BadLines":
         """A new count for a second reading of the same lines, which are not named again."""
-        return BadLines(self._limit, 0, self._option, self.encoding if self._optional else "")
-
-    @property
-    def not_encoded(self) -> str:
-        """What is wrong with a line that is not in the encoding."""
-        advice = "; `encoding` names another" if self._optional else ""
-        return f"not {self.encoding.upper()}{advice}"
+        other = copy.copy(self)
+        other.count, other._named = 0, 0
+        return other
 
     def report(self, path: pathlib.Path, line: int, problem: str) -> None:
-        """Counts one bad line.
-
-        Raises:
-            InputError: the limit is exceeded.
-        """
+        """Counts one bad line; raises InputError above the limit."""
         self.count += 1
         # The problem may quote the file, such as a session's id with a line break in it.
         message = f"{path}:{line}: {' '.join(problem.splitlines())}"
         if self.count > self._limit:
-            allowed = (
-                f" (bad line {self.count}; `{self._option}`={self._limit})" if self._option else ""
-            )
-            raise InputError(f"{message}{allowed}")
+            allowed = f" (bad line {self.count}; `{self._option}`={self._limit})"
+            raise InputError(f"{message}{allowed if self._option else ''}")
         if self.count <= self._named:
             logging.warning("skipped %s", message)
         if self.count == self._named:
@@ -113,16 +77,10 @@ class BadLines:
 
 
 def resolve_inputs(patterns: Sequence[str], option: str = "input") -> list[pathlib.Path]:
-    """Resolves files, globs and `package:NAME/FILE` to paths without duplicates.
-
-    The paths are in the order of the patterns; those of a glob are sorted.
-
-    Args:
-        patterns: the patterns.
-        option: the option that gave them, for the message.
+    """Resolves files, globs and `package:NAME/FILE` to paths, those of a glob sorted; each once.
 
     Raises:
-        InputError: a pattern matches no file.
+        InputError: a pattern matches no file; the message names the option that gave it.
     """
     paths: list[pathlib.Path] = []
     for pattern in patterns:
@@ -139,23 +97,6 @@ def resolve_inputs(patterns: Sequence[str], option: str = "input") -> list[pathl
             raise InputError(f"`{option}`={pattern}: {found_there}")
         paths.extend(files)
     return list(dict.fromkeys(paths))  # a file that two patterns match counts once
-
-
-def plain_name(name: object, source: pathlib.Path) -> str:
-    """Checks a file name that was read from a file: it must stay in the same folder.
-
-    Args:
-        name: the value to check.
-        source: the file it was read from, for the message.
-
-    Raises:
-        InputError: it is not the name of a file in the same folder.
-    """
-    if not isinstance(name, str) or name in ("", ".", "..") or not name.isprintable():
-        raise InputError(f"{source}: {name!r} is not a file name")
-    if pathlib.PurePath(name).name != name or "\\" in name:
-        raise InputError(f"{source}: {name!r}: expected a file in the same folder")
-    return name
 
 
 def find_package(name: str) -> pathlib.Path:
@@ -177,42 +118,32 @@ def read_lines(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[int, s
     inside a text do not break it.
 
     Raises:
-        InputError: the file cannot be read, a line is longer than 64 MiB, or there are too many
-            bad lines.
+        InputError: the file cannot be read, or there are too many bad lines.
     """
-    for number, line in _split_lines(path, bad_lines.encoding):
+    for number, line in _number_lines(path, bad_lines.encoding):
         if not is_encodable(line):
             bad_lines.report(path, number, bad_lines.not_encoded)
-            continue
-        line = line.rstrip("\r\n")
-        if line.strip():
-            yield number, line
+        elif line.strip():
+            yield number, line.rstrip("\r\n")
 
 
 def iterate_bare_lines(path: pathlib.Path) -> Iterator[str]:
     """Yields all lines of a text file, including blank ones, reading the file lazily.
 
     Raises:
-        InputError: the file cannot be read, is not UTF-8, or has a line longer than 64 MiB.
+        InputError: the file cannot be read, or is not UTF-8.
     """
-    for number, line in _split_lines(path, "utf-8"):
+    for number, line in _number_lines(path, "utf-8"):
         if not is_encodable(line):
             raise InputError(f"{path}:{number}: not UTF-8")
         yield line.removesuffix("\n").removesuffix("\r")
 
 
-def _split_lines(path: pathlib.Path, encoding: str) -> Iterator[tuple[int, str]]:
-    """Yields (line number from 1, line with its end); raises as `iterate_bare_lines`."""
-    number, limit = 0, _LONGEST_LINE << 20
+def _number_lines(path: pathlib.Path, encoding: str) -> Iterator[tuple[int, str]]:
+    number = 0
     try:
         with open_text(path, encoding, newline="\n") as file:
-            lines = iter(functools.partial(file.readline, limit + 1), "")
-            for number, line in enumerate(lines, start=1):
-                if len(line) > limit and not line.endswith("\n"):
-                    raise InputError(
-                        f"{path}:{number}: longer than {_LONGEST_LINE} MiB, expected one text per "
-                        "line"
-                    )
+            for number, line in enumerate(file, start=1):
                 yield number, line
     except UNREADABLE as error:
         raise InputError(f"{path}:{number + 1}: cannot be read: {error}") from error
@@ -249,26 +180,18 @@ def open_text(
 
 @contextlib.contextmanager
 def open_input(path: pathlib.Path) -> Iterator[IO[bytes]]:
-    """Opens a file to read bytes: plain, gzip, bzip2, xz, or zip with one file inside.
-
-    What a file is shows in its first bytes, whatever its name.
+    """Opens a file to read bytes: plain or, by its suffix, .gz, .bz2, .xz or .zip with one file.
 
     Raises:
         One of UNREADABLE; reading the yielded file can raise them too.
     """
-    with contextlib.ExitStack() as stack:
-        file = stack.enter_context(path.open("rb"))
-        head = file.peek(16)
-        # A file with a suffix that does not begin as it should is damaged, not plain.
-        kind = next((name for name, start in _PACKED.items() if start.match(head)), path.suffix)
-        if kind in _UNPACKERS:
-            yield stack.enter_context(_UNPACKERS[kind](file))
-            return
-        if kind != ".zip":
+    if path.suffix != ".zip":
+        with _UNPACKERS.get(path.suffix, open)(path, "rb") as file:
             yield file
-            return
+        return
+    with contextlib.ExitStack() as stack:
         try:
-            archive = stack.enter_context(zipfile.ZipFile(file))
+            archive = stack.enter_context(zipfile.ZipFile(path))
             names = [n for n in archive.namelist() if not n.endswith("/") and "__MACOSX" not in n]
             if len(names) != 1:
                 raise zipfile.BadZipFile(f"expected one file inside, found {len(names)}")

@@ -17,7 +17,7 @@ class CorpusOptions(Options):
     format: str = option("session_tsv", "Format of the input.", choices=FORMATS)
     input: tuple[str, ...] = option(
         (),
-        "Files of dialogues, comma-separated; plain, compressed by gzip, bzip2 or xz, or a zip "
+        "Files of dialogues, comma-separated; plain or, by their suffix, .gz, .bz2, .xz or .zip "
         "with one file inside; globs are allowed. package:NAME/FILE names a file inside an "
         "installed Python package.",
         required=True,

@@ -61,10 +61,10 @@ BASE = {
 # Lines of each room, and of what stands beside the package. A number may only fall: what is added
 # is paid for by what leaves. "base" are the modules at the top.
 BUDGETS = {
-    "base": 2094,
+    "base": 2017,
     "baselines": 779,
     "bert": 3476,
-    "cli": 524,
+    "cli": 523,
     "data": 4411,
     "encoder": 1455,
     "evaluation": 1710,
@@ -79,7 +79,7 @@ BUDGETS = {
     "spark": 427,
     "tasks": 2367,
     "training": 1940,
-    "tests": 18423,
+    "tests": 18385,
     "experiments": 3032,
     "docs": 2187,
 }
