@@ -1,4 +1,4 @@
-"""Word vectors: read from a file, and made to token embeddings.
+"""Word vectors that are read from a file.
 
 This module needs no TensorFlow.
 """
@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from dcse_tf.bert.vocabulary import Vocabulary
-from dcse_tf.bert.wordpiece import PIECE
 from dcse_tf.errors import InputError, require
 from dcse_tf.input_files import UNREADABLE, UNREADABLE_ARRAY, open_input, parse_json
 
@@ -122,56 +120,3 @@ def _read_word2vec(path: pathlib.Path) -> WordVectors:
     if not vectors.vectors.size:
         raise InputError(f"{path}: no vectors in it; fields must be separated by single spaces")
     return WordVectors(dict(vectors.key_to_index), vectors.vectors)
-
-
-def compute_token_embeddings(
-    vectors: WordVectors, vocabulary: Vocabulary, random: np.ndarray
-) -> tuple[np.ndarray, int]:
-    """Token embeddings initialised from word vectors.
-
-    The vectors of the vocabulary's tokens are centred, projected onto their principal axes (all of
-    them, or as many as fit into the width) and scaled by one factor to the standard deviation of
-    the random values. Dimensions that they do not fill, and tokens without a vector, stay random.
-    A piece "##x" has the vector of "x".
-
-    Args:
-        vectors: vectors of words or characters.
-        vocabulary: the encoder's vocabulary.
-        random: float32 `[vocabulary, dim]`, the random initial values; not modified.
-
-    Returns:
-        float32 `[vocabulary, dim]`, and the number of tokens that have a vector.
-
-    Raises:
-        InputError: fewer than two tokens have different vectors, or a vector is not finite.
-    """
-    words = {
-        row: token.removeprefix(PIECE)
-        for row, token in enumerate(vocabulary.tokens)
-        if token not in vocabulary.special and token.removeprefix(PIECE) in vectors.rows
-    }
-    # Each vector once, so that a word that is also a piece does not count twice.
-    known = {word: place for place, word in enumerate(dict.fromkeys(words.values()))}
-    matrix = np.array([vectors.matrix[vectors.rows[word]] for word in known], np.float64)
-    if not np.isfinite(matrix).all():
-        raise InputError("a vector contains a number that is not finite")
-    if len(known) < 2 or not np.ptp(matrix, axis=0).any():
-        raise InputError(
-            f"{len(known)} entries of the vocabulary have a vector in it; expected at least two "
-            "different vectors, of words or characters of the language"
-        )
-    projected = _project(matrix, random.shape[1])
-    projected *= random.std() / projected.std()
-    embeddings = random.copy()
-    rows, places = list(words), [known[word] for word in words.values()]
-    embeddings[rows, : projected.shape[1]] = projected[places]
-    return embeddings, len(rows)
-
-
-def _project(matrix: np.ndarray, width: int) -> np.ndarray:
-    """The rows' principal components, `[rows, min(width, rows, dim)]`, largest first."""
-    centred = matrix - matrix.mean(axis=0)
-    axes = np.linalg.svd(centred, full_matrices=False)[2][:width]
-    # SVD does not fix the signs, and libraries choose them differently.
-    largest = np.take_along_axis(axes, np.abs(axes).argmax(axis=1)[:, None], axis=1)
-    return centred @ (axes * np.sign(largest)).T

@@ -11,11 +11,10 @@ from dcse_tf.tasks.spec import TASKS, register_task, register_term
 # Each module registers its task or tasks; the first is the default.
 from dcse_tf.tasks import (  # noqa: F401
     dialogue_cse,
-    masked_lm,
     post_training,
-    response_selection,
+    reranking,
     siamese,
-    simcse,
+    utterances,
 )
 
 __all__ = ["TASKS", "register_task", "register_term"]

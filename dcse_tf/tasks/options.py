@@ -7,7 +7,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Self
 
 from dcse_tf.data.dialogue import Context
-from dcse_tf.evaluation.names import CANDIDATES, RETRIEVAL, STS, all_contexts, rank_scores
+from dcse_tf.evaluation.names import RETRIEVAL, STS, all_contexts, rank_scores
 from dcse_tf.options import OptionError, Options, option
 from dcse_tf.tasks.spec import TASKS
 
@@ -118,12 +118,6 @@ class OptimizerOptions(TermOptions, group="optimizer"):
 class StartOptions(TermOptions, group="encoder"):
     """What of the encoder is trained."""
 
-    token_vectors: str = option(
-        "",
-        "With `encoder_size`: file of word vectors, as fit_baseline takes it, that initialise the "
-        "token embeddings.",
-        path="files",
-    )
     dropout: float = option(
         0.1, "Dropout probability inside the encoder while training.", minimum=0.0, maximum=0.9
     )
@@ -205,9 +199,6 @@ class TrainOptions(
 
     def check(self) -> None:
         super().check()
-        own = TASKS[self.task].options_class
-        if not isinstance(self, own):
-            self.refuse("task", f"expected options of the class {own.__name__}")
         self.check_start()
         for name in self.divided:
             if getattr(self, name) % self.logical_cpus:
@@ -229,14 +220,11 @@ class TrainOptions(
     def dev_scores(self) -> list[str]:
         """The names of the scores that an evaluation on dev data gives."""
         of_files = [*(RETRIEVAL if self.dev_retrieval else ()), *(STS if self.dev_sts else ())]
-        names = [*TASKS[self.task].scores(self), *self._ranks(), *of_files]
+        ranks = [name for kind in all_contexts(self.similarities) for name in rank_scores(kind)]
+        names = [*TASKS[self.task].scores(self), *ranks, *of_files]
         # Without dev samples, only the files give scores. Without either there are none, and the
         # name of the best metric is checked all the same.
         return [f"dev/{name}" for name in (names if self.dev_samples else of_files or names)]
-
-    def _ranks(self) -> list[str]:
-        """The dev scores that rank a response among others."""
-        return [name for kind in all_contexts(self.similarities) for name in rank_scores(kind)]
 
     @property
     def has_bert(self) -> bool:
@@ -247,8 +235,6 @@ class TrainOptions(
         """Refuses missing, unusable or contradictory sources of the initial weights."""
         if bool(self.encoder) == bool(self.encoder_size):
             raise OptionError("give either `encoder` (a checkpoint) or `encoder_size` (random)")
-        if self.token_vectors and not self.encoder_size:
-            self.refuse("token_vectors", "needs `encoder_size`: a checkpoint has its own")
         run_dir = self.run_dir.rstrip("/")
         if self.encoder.rstrip("/") in (run_dir, f"{run_dir}/encoder"):
             self.refuse("run_dir", "contains the encoder to start from and would overwrite it")
@@ -263,9 +249,8 @@ class TrainOptions(
             positions: the largest number of tokens in a sequence that the encoder can read.
 
         Raises:
-            OptionError: the batch, the rows or the best metric do not fit the corpus.
+            OptionError: the batch or the rows do not fit the corpus.
         """
-        self._check_best_metric(manifest.splits["dev"].sessions)
         samples = TASKS[self.task].epoch_size(manifest.splits["train"])
         batch = self.global_batch_size
         if batch > samples:
@@ -291,20 +276,6 @@ class TrainOptions(
             layout=layout,
             row_length=row_length,
         )
-
-    def _check_best_metric(self, dev_sessions: int) -> None:
-        """Refuses a rank among too few responses, unless there are no scores at all."""
-        sessions = min(self.dev_samples, dev_sessions)
-        ranks = {f"dev/{name}" for name in self._ranks()}
-        others = [name for name in self.dev_scores() if name not in ranks]
-        scored = sessions > 1 or self.dev_retrieval or self.dev_sts
-        if sessions < CANDIDATES and self.best_metric in ranks and others and scored:
-            self.refuse(
-                "best_metric",
-                f"ranks a response among {CANDIDATES}, and of {self.data_dir} only {sessions} dev "
-                "sessions are used; prepare it with a larger `dev_fraction`, give a larger "
-                f"`dev_samples`, or choose by one of {', '.join(others)}",
-            )
 
     def list_warnings(self, manifest: "Manifest") -> list[str]:
         """What a user should know of resolved options and the corpus before training begins."""
@@ -467,15 +438,3 @@ class SequenceOptions(TrainOptions):
         tokens = self.max_context_tokens or min(_MOST_CONTEXT_TOKENS, left)
         worked_out = self.replace(max_context_tokens=tokens)
         return super(SequenceOptions, worked_out).resolve(manifest, positions)
-
-    def list_warnings(self, manifest: "Manifest") -> list[str]:
-        cut, most = manifest.splits["train"].truncated_utterances, manifest.max_sequence_length
-        if not cut or most > self.max_response_tokens:
-            return super().list_warnings(manifest)
-        return [
-            *super().list_warnings(manifest),
-            f"`max_response_tokens`={self.max_response_tokens}: {self.data_dir} was prepared with "
-            f"`max_sequence_length`={most}, which cut {cut} turns, so training never sees a longer "
-            f"one; prepare it with {self.max_response_tokens + 1} or more, up to "
-            f"`max_context_tokens`={self.max_context_tokens}",
-        ]

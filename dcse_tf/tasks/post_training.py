@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from dcse_tf.options import option
 from dcse_tf.tasks.options import MaskingOptions, SequenceOptions
-from dcse_tf.tasks.response_selection import make_dialogue_source, read_sequences
+from dcse_tf.tasks.reranking import make_dialogue_source, read_sequences
 from dcse_tf.tasks.spec import Setup, TaskSpec, Term, register_task
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from dcse_tf.data.dialogue import Context
 from dcse_tf.options import option
 from dcse_tf.tasks.dialogue_cse import make_response_source
 from dcse_tf.tasks.options import BatchOptions, ContextOptions, ContrastOptions
-from dcse_tf.tasks.spec import Setup, TaskSpec, centering_parts, register_task
+from dcse_tf.tasks.spec import Setup, TaskSpec, register_task
 from dcse_tf.tasks.terms.contrast import ScorePairs
 
 
@@ -64,7 +64,6 @@ register_task(
         "pairs of a turn and the next, scored by a network from [u, v, |u-v|]",
         make_source=make_response_source,
         list_terms=lambda setup: [ScorePairs(setup)],
-        build_parts=centering_parts,
     )
 )
 register_task(
@@ -73,6 +72,5 @@ register_task(
         "the same, u from the context's turns in one sequence",
         make_source=make_response_source,
         list_terms=_list_multi_terms,
-        build_parts=centering_parts,
     )
 )

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from dcse_tf.matching.matching import MatchingForm
     from dcse_tf.reading.cross_encoder import Reader
     from dcse_tf.tasks.objective import Encoded, Objective
-    from dcse_tf.tasks.options import ContrastOptions
 
 O = TypeVar("O", bound=Options)  # noqa: E741
 # Covariant, because a setup is only read: one for a class of options fits its base classes too.
@@ -161,16 +160,12 @@ class Term:
         return None
 
 
-def no_parts(options: Options, dim: int) -> EncoderParts:
-    return EncoderParts()
-
-
-def centering_parts(options: "ContrastOptions", dim: int) -> EncoderParts:
-    """The parts of an encoder with centred token embeddings, if `center_tokens` is set."""
+def centering_parts(options: Options, dim: int) -> EncoderParts:
+    """The parts of an encoder with centred token embeddings, if an option says `center_tokens`."""
     from dcse_tf.bert.bert import TokenCentering
 
-    centering = TokenCentering(dtype="float32") if options.center_tokens else None
-    return EncoderParts(centering=centering)
+    centred = getattr(options, "center_tokens", False)
+    return EncoderParts(TokenCentering(dtype="float32") if centred else None)
 
 
 def read_with_backbone(setup: Setup) -> "Reader":
@@ -202,7 +197,7 @@ class TaskSpec(Generic[O]):
             "matching", "cosine", both or none; "reranker" with `make_scorer`. An option may add
             to them, see `TrainOptions.similarities`.
         build_parts: (options, width of the token embeddings) -> the encoder's parts besides its
-            BERT; called under the strategy's scope.
+            BERT; called under the strategy's scope. By default the centring of `ContrastOptions`.
         make_reader: setup -> what reads the tables; called under the strategy's scope.
         scores: names of the dev scores that its terms give: "LABEL_accuracy", "LABEL_loss" and
             "LABEL_chance"; see `dcse_tf.tasks.objective.make_evaluation`.
@@ -222,7 +217,7 @@ class TaskSpec(Generic[O]):
     list_terms: Callable[[Setup[O]], Sequence[Term]]
     samples: str = "sessions"
     similarities: tuple[str, ...] = ("cosine",)
-    build_parts: Callable[[O, int], EncoderParts] = no_parts
+    build_parts: Callable[[O, int], EncoderParts] = centering_parts
     make_reader: Callable[[Setup[O]], "Reader"] = read_with_backbone
     scores: Callable[[O], tuple[str, ...]] = lambda options: ()
     percent: bool = True

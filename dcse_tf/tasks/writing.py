@@ -1,4 +1,4 @@
-"""What several tasks start from and write: token embeddings from vectors, an encoder's folder.
+"""What several tasks write: an encoder's folder.
 
 Unlike the tasks' own modules, which commands import for their options, this one needs TensorFlow.
 """
@@ -6,14 +6,8 @@ Unlike the tasks' own modules, which commands import for their options, this one
 import pathlib
 from typing import Any
 
-import keras
-from absl import logging
-
 from dcse_tf.bert import bert, checkpoints
 from dcse_tf.bert.tokenizer import number_as_written
-from dcse_tf.bert.vectors import compute_token_embeddings, fold_case, read_word_vectors
-from dcse_tf.bert.vocabulary import Vocabulary
-from dcse_tf.errors import InputError
 from dcse_tf.files import write_json
 from dcse_tf.matching.head_files import list_head_maps, write_heads
 from dcse_tf.matching.matching import write_matching
@@ -51,24 +45,3 @@ def write_sentence_encoder(setup: Setup[TrainOptions], folder: pathlib.Path) -> 
     if parts.heads:
         write_heads(folder, list_head_maps(parts.heads))
     write_tokenization(setup, folder)
-
-
-def start_from_vectors(
-    weights: keras.Variable, vocabulary: Vocabulary, options: TrainOptions
-) -> None:
-    """Initialises token embeddings from a file of word or character vectors."""
-    path = pathlib.Path(options.token_vectors)
-    vectors = read_word_vectors(path, None)
-    if vocabulary.lowercase:
-        vectors = fold_case(vectors)
-    try:
-        embeddings, count = compute_token_embeddings(vectors, vocabulary, weights.numpy())
-    except InputError as error:
-        raise InputError(f"`token_vectors`={path}: {error}") from error
-    weights.assign(embeddings)
-    total, width = len(vocabulary.tokens), vectors.matrix.shape[1]
-    logging.info(
-        "%d of %d entries of the vocabulary (%.1f%%) start from a vector of %s (%d wide, the "
-        "encoder %d)",
-        *(count, total, 100.0 * count / total, path, width, embeddings.shape[1]),
-    )

@@ -24,7 +24,6 @@ from dcse_tf.tasks import TASKS
 from dcse_tf.tasks.objective import START_ENCODER, Objective, build_objective, make_layout
 from dcse_tf.tasks.options import ENCODER_SIZES, TrainOptions
 from dcse_tf.tasks.spec import Setup, TaskSpec
-from dcse_tf.tasks.writing import start_from_vectors
 from dcse_tf.training.trainer import Trainer, WarmupDecay, build_optimizer, make_strategy
 from dcse_tf.worker import read_worker
 
@@ -226,9 +225,6 @@ def _build_backbone(options: TrainOptions, inputs: Inputs) -> keras_hub.models.B
     config = bert.make_bert_config(layers, dim, len(inputs.vocabulary.tokens))
     backbone = bert.build_backbone(config, options.dropout, options.compute_dtype)
     bert.initialize_weights(backbone.trainable_variables, options.seed)
-    if options.token_vectors:
-        weights = backbone.get_layer("token_embedding").embeddings
-        start_from_vectors(weights, inputs.vocabulary, options)
     return backbone
 
 

@@ -1,4 +1,4 @@
-"""Word vectors: read from files, and made to token embeddings."""
+"""Word vectors: read from files."""
 
 import gzip
 import json
@@ -7,23 +7,13 @@ import numpy as np
 import pytest
 from gensim.models import KeyedVectors
 from shared_files import shared_file
-from train_options import make_options
 
-from dcse_tf.bert import weights
-from dcse_tf.bert.vectors import (
-    WordVectors,
-    compute_token_embeddings,
-    fold_case,
-    read_word_vectors,
-)
-from dcse_tf.bert.wordpiece import SPECIAL_TOKENS, WordPiece
+from dcse_tf.bert.vectors import WordVectors, fold_case, read_word_vectors
 from dcse_tf.errors import InputError
-from dcse_tf.training.train import train
 
 WORDS = {"where": [1.0, -2.5, 0.125], "包裹": [0.0, 3.0, -1.0], "don't": [4.0, 0.5, 2.0]}
 GLOVE = "".join(f"{word} {' '.join(map(str, row))}\n" for word, row in WORDS.items())
 WORD2VEC = f"3 3\n{GLOVE}"
-VOCABULARY = WordPiece((*SPECIAL_TOKENS, "包", "##包", "裹", "cat", "##ing"), lowercase=True)
 
 
 def as_binary(folder) -> bytes:
@@ -111,75 +101,3 @@ def test_of_words_that_differ_in_case_alone_the_first_counts():
     matrix = np.array([[1.0], [2.0], [3.0]], np.float32)
     vectors = fold_case(WordVectors({"apple": 2, "Paris": 1, "Apple": 0}, matrix))
     assert vectors.rows == {"apple": 0, "paris": 1}
-
-
-def make_vectors(**rows):
-    places = {word: place for place, word in enumerate(rows)}
-    return WordVectors(places, np.array([*rows.values()], np.float32))
-
-
-def draw_embeddings(width, rows=10):
-    return (0.02 * np.random.default_rng(0).normal(size=(rows, width))).astype(np.float32)
-
-
-def test_token_embeddings_are_principal_components_at_the_scale_of_the_random_ones():
-    # Three points (1, 5), (5, 5), (3, 5): their mean is (3, 5), and they lie along the first
-    # coordinate alone: components -2, 2, 0. Their deviation over both axes is that of
-    # (-2, 0, 2, 0, 0, 0), sqrt(8 / 6). A special token has no vector even if the file has it.
-    rows = {"包": [1.0, 5.0], "裹": [5.0, 5.0], "cat": [3.0, 5.0], "[MASK]": [9.0, 9.0]}
-    random = draw_embeddings(width=6)
-    embeddings, count = compute_token_embeddings(make_vectors(**rows), VOCABULARY, random)
-    scale = random.std() / np.sqrt(8 / 6)
-    expected = scale * np.array([[-2, 0], [-2, 0], [2, 0], [0, 0]])
-    np.testing.assert_allclose(embeddings[5:9, :2], expected, atol=1e-8)
-    assert count == 4  # a piece has the vector of its word
-    # Tokens without a vector, and columns that two components do not fill, stay random.
-    np.testing.assert_array_equal(embeddings[[*range(5), 9]], random[[*range(5), 9]])
-    np.testing.assert_array_equal(embeddings[:, 2:], random[:, 2:])
-
-
-@pytest.mark.parametrize("width", [8, 30])
-def test_angles_between_centred_vectors_are_kept_where_the_width_suffices(width):
-    tokens = (*SPECIAL_TOKENS, *(f"w{i}" for i in range(40)))
-    matrix = np.random.default_rng(1).normal(size=(40, 20)) * np.linspace(3, 0.1, 20) + 1.0
-    vectors = WordVectors({f"w{i}": i for i in range(40)}, matrix.astype(np.float32))
-    random = draw_embeddings(width, rows=len(tokens))
-    embeddings, _ = compute_token_embeddings(vectors, WordPiece(tokens, True), random)
-    filled = embeddings[5:, : min(width, 20)].astype(np.float64)
-    centred = matrix - matrix.mean(axis=0)
-    scale = (filled**2).sum() / (centred**2).sum()
-    difference = np.abs(filled @ filled.T / scale - centred @ centred.T).max()
-    assert (difference < 1e-3) == (width >= 20)
-    assert filled.std() == pytest.approx(random.std(), rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("rows", "problem"),
-    [
-        ({"cat": [1.0, 2.0], "house": [2.0, 1.0]}, "1 entries"),
-        ({"cat": [1.0, 2.0], "包": [1.0, 2.0]}, "two different"),
-        ({"cat": [1.0, np.nan], "包": [1.0, 2.0]}, "finite"),
-    ],
-)
-def test_vectors_that_cannot_be_used_are_refused(rows, problem):
-    with pytest.raises(InputError, match=problem):
-        compute_token_embeddings(make_vectors(**rows), VOCABULARY, draw_embeddings(width=2))
-
-
-@pytest.mark.slow
-def test_a_training_starts_from_a_file(data_dir, tmp_path):
-    """A step at a learning rate of 0 writes the token embeddings that a run begins with."""
-    path = tmp_path / "glove.txt"
-    path.write_text("parcel 1.0 0.5 -2.0\ncat 0.0 3.0 1.0\nthe -1.0 0.25 4.0\n")
-    settings = {"task": "mlm", "data_dir": str(data_dir), "encoder_size": "tiny", "steps": 1}
-    settings |= {"learning_rate": 0.0, "global_batch_size": 4, "dev_samples": 0}
-    tables = []
-    for name, vectors in (("plain", ""), ("warm", str(path))):
-        run_dir = tmp_path / name
-        train(make_options(run_dir=str(run_dir), token_vectors=vectors, **settings))
-        tensors = weights.read_tensors(run_dir / "encoder")
-        tables.append(tensors["embeddings.word_embeddings.weight"])
-    tokens = (data_dir / "vocabulary/vocab.txt").read_text().split("\n")
-    changed = {tokens[row] for row in np.flatnonzero((tables[0] != tables[1]).any(axis=1))}
-    assert changed == {"parcel", "cat", "the", "##parcel", "##cat", "##the"} & set(tokens)
-    assert len(changed) >= 2

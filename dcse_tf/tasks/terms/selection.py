@@ -13,7 +13,7 @@ from dcse_tf.data.dialogue_step import DialogueStep, Segments
 from dcse_tf.reading.cross_encoder import Reader, TurnScores, build_pair_head
 from dcse_tf.tasks.objective import Encoded
 from dcse_tf.tasks.spec import KerasTensors, Setup, Term
-from dcse_tf.tasks.terms.masked_lm import (
+from dcse_tf.tasks.terms.tokens import (
     MaskedLm,
     choose,
     make_masking_rule,

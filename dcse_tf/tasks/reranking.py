@@ -202,22 +202,15 @@ def read_sequences(setup: Setup[Any]) -> "Reader":
 def _make_reader(setup: Setup[ResponseSelectionOptions]) -> "Reader":
     from dcse_tf.reading.cross_encoder import read_with_matcher
     from dcse_tf.reading.matchers import build_matcher
-    from dcse_tf.tasks.writing import start_from_vectors
 
     options = setup.options
     if setup.backbone:
         return read_sequences(setup)
-    matcher = build_matcher(
-        options.architecture,
-        len(setup.vocabulary.tokens),
-        options.seed,
-        options.lstm_embedding_size,
-        options.lstm_units,
-        options.dropout,
+    sizes = options.lstm_embedding_size, options.lstm_units
+    tokens = len(setup.vocabulary.tokens)
+    return read_with_matcher(
+        build_matcher(options.architecture, tokens, options.seed, *sizes, options.dropout)
     )
-    if options.token_vectors:
-        start_from_vectors(matcher.token_embedding.embeddings, setup.vocabulary, options)
-    return read_with_matcher(matcher)
 
 
 def _make_settings(options: ResponseSelectionOptions) -> RerankerSettings:

@@ -1,4 +1,4 @@
-"""Masked language modelling (paper, section 5.3; Devlin et al. 2019)."""
+"""Masked language modelling (paper, section 5.3; Devlin et al. 2019), of single texts."""
 
 from collections.abc import Mapping
 from typing import Any
