@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dcse_tf.bert.options import EncoderOptions
+from dcse_tf.bert.encoder_options import EncoderOptions
 from dcse_tf.bert.tensor_files import read_tensor_file, write_tensor_file
 from dcse_tf.errors import InputError
 from dcse_tf.files import write_json

@@ -11,7 +11,7 @@ from dcse_tf.baselines.registry import BaselineOptions, BaselineSpec, Fitted
 from dcse_tf.bert.vectors import WordVectors, fold_case, read_word_vectors
 from dcse_tf.data.words import make_splitter
 from dcse_tf.errors import InputError
-from dcse_tf.options import OptionError, option
+from dcse_tf.options import option
 
 # `word_unit` -> the argument of `make_splitter`.
 _SPLITTERS = {"words": "auto", "characters": "characters"}
@@ -23,24 +23,17 @@ class WordVectorsOptions(BaselineOptions):
 
     word_vectors: str = option(
         "",
-        "File of word vectors: GloVe's or word2vec's text, .bin, .json ({word: [numbers]}), .npz.",
+        "File of word vectors: GloVe text, word2vec text or .bin, or .json ({word: [numbers]}).",
         required=True,
         path="files",
     )
-    word_index: str = option("", "For .npz: JSON with the row of each word.", path="files")
     word_unit: str = option(
         "words", "What has a vector; words of Chinese are jieba's.", choices=tuple(_SPLITTERS)
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.word_vectors.endswith(".npz") != bool(self.word_index):
-            raise OptionError("`word_index` goes with `word_vectors`=FILE.npz, and only with it")
-
 
 def _fit(options: WordVectorsOptions, corpus: object) -> Fitted:
-    index = pathlib.Path(options.word_index) if options.word_index else None
-    vectors = fold_case(read_word_vectors(pathlib.Path(options.word_vectors), index))
+    vectors = fold_case(read_word_vectors(pathlib.Path(options.word_vectors)))
     words = sorted(vectors.rows, key=vectors.rows.__getitem__)
     matrix = vectors.matrix[[vectors.rows[word] for word in words]]
     return Fitted(

@@ -1,4 +1,4 @@
-"""BERT: the backbone, and the functional encoder built on it."""
+"""BERT: the backbone, its head for masked language modelling, and the functional encoder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import keras_hub
 
 
-@keras.saving.register_keras_serializable(package="dcse_tf")
 class TokenCentering(keras.layers.Layer):
     """Subtracts the mean token embedding (not in the paper).
 
@@ -49,16 +48,8 @@ class TokenCentering(keras.layers.Layer):
         self.weight = self.add_weight(shape=(), name="weight", **settings)
 
     def call(self, tokens, padding_mask, training=False):
-        """Centres token embeddings.
-
-        Args:
-            tokens: float `[utterances, tokens, dim]`.
-            padding_mask: bool `[utterances, tokens]`, True = real token; padding is left out of
-                the mean.
-            training: whether to use (and record) the batch's mean.
-
-        Returns:
-            float `[utterances, tokens, dim]`.
+        """Centres token embeddings, float `[utterances, tokens, dim]`, by the mean over the real
+        tokens, where bool `[utterances, tokens]` is True; in training it is the batch's.
         """
         if not training:
             return tokens - self.mean()
@@ -79,12 +70,6 @@ class TokenCentering(keras.layers.Layer):
     def mean(self):
         """The running average, float `[dim]`; zero before the first step."""
         return self.average / ops.maximum(self.weight, keras.config.epsilon())
-
-    def compute_output_shape(self, tokens_shape, padding_mask_shape):
-        return tokens_shape
-
-    def get_config(self):
-        return {**super().get_config(), "momentum": self.momentum}
 
 
 def make_bert_config(num_layers: int, hidden_dim: int, vocabulary_size: int) -> dict[str, Any]:
@@ -112,12 +97,8 @@ def make_bert_config(num_layers: int, hidden_dim: int, vocabulary_size: int) -> 
 def build_backbone(
     config: dict[str, Any], dropout: float, compute_dtype: str = "float32"
 ) -> keras_hub.models.BertBackbone:
-    """A BERT of the shape given by config.json, whose weights are still to be set.
-
-    Args:
-        config: HuggingFace's configuration of a BERT.
-        dropout: dropout probability while training.
-        compute_dtype: "float32" or "bfloat16"; the weights are float32 in both cases.
+    """A BERT of the shape given by config.json, whose weights are still to be set; they are float32
+    also if `compute_dtype` is "bfloat16". `dropout` is the probability while training.
     """
     # Not at the top: keras-hub takes half a second to import, and `FusedBert` does not need it.
     import keras_hub
@@ -148,7 +129,6 @@ def build_backbone(
     return backbone
 
 
-@keras.saving.register_keras_serializable(package="dcse_tf")
 class ProjectionOfAllTokens(keras.layers.EinsumDense):
     """A projection of Keras' attention, computed as one product for the tokens of all rows.
 
@@ -157,14 +137,8 @@ class ProjectionOfAllTokens(keras.layers.EinsumDense):
     """
 
     def call(self, inputs, training=None):
-        """Projects tokens to heads, or the heads' results back.
-
-        Args:
-            inputs: float `[rows, tokens, dim]`, or `[rows, tokens, heads, width]`.
-            training: not used.
-
-        Returns:
-            float `[rows, tokens, heads, width]`, or `[rows, tokens, dim]`.
+        """Projects tokens, float `[rows, tokens, dim]`, to heads, `[rows, tokens, heads, width]`,
+        or the heads' results back.
         """
         summed = len(inputs.shape) - 2
         ends = self.kernel.shape[summed:]
@@ -187,14 +161,10 @@ def load_backbone(
     compute_dtype: str = "float32",
     vocabulary: Vocabulary | None = None,
 ) -> keras_hub.models.BertBackbone:
-    """Loads a BERT with the weights of a checkpoint folder.
+    """Loads a BERT with the weights of a checkpoint folder; see `build_backbone`.
 
-    Args:
-        folder: the checkpoint folder.
-        dropout: dropout probability while training.
-        compute_dtype: "float32" or "bfloat16".
-        vocabulary: the vocabulary to be used, if it may have more entries than the checkpoint;
-            additional entries are initialised as copies of [SEP]'s.
+    If a vocabulary is given that has more entries than the checkpoint, the additional ones start as
+    copies of [SEP]'s.
 
     Raises:
         InputError: the folder does not hold a complete BERT.
@@ -216,13 +186,8 @@ def save_backbone(
     config: dict[str, Any],
     token_mean: np.ndarray | None = None,
 ) -> None:
-    """Writes config.json and model.safetensors, as `load_backbone` and HuggingFace read them.
-
-    Args:
-        folder: an existing folder.
-        backbone: the BERT.
-        config: its configuration.
-        token_mean: float `[dim]`, subtracted from its token embeddings, if given.
+    """Writes config.json and model.safetensors, as `load_backbone` and HuggingFace read them, to an
+    existing folder. A `token_mean`, float `[dim]`, is subtracted from its token embeddings.
     """
     tensors = bert_weights.to_tensors(bert_weights.backbone_weights(backbone))
     if token_mean is not None:
@@ -245,12 +210,8 @@ def initialize_weights(weights: list[keras.Variable], seed: int, stddev: float =
 
 
 def freeze(backbone: keras_hub.models.BertBackbone, layers: int, embeddings: bool) -> None:
-    """Marks the bottom of a BERT as not trainable (paper, section 5.3).
-
-    Args:
-        backbone: the BERT; changed in place.
-        layers: number of transformer layers to freeze, from the bottom; -1 for half of them.
-        embeddings: whether to freeze the embedding layers too.
+    """Marks the bottom of a BERT as not trainable (paper, section 5.3): a number of transformer
+    layers, -1 for half of them, and, if asked for, the embedding layers.
 
     Raises:
         InputError: the BERT has fewer layers.
@@ -271,13 +232,8 @@ def freeze(backbone: keras_hub.models.BertBackbone, layers: int, embeddings: boo
 def add_adapters(backbone: keras_hub.models.BertBackbone, rank: int, seed: int) -> None:
     """Adds low-rank adapters to the layers that are trained, and freezes everything else.
 
-    They initially change nothing, since their second factor is zero. Reading a kernel, also to
-    write a checkpoint folder, gives it with the adapter merged in.
-
-    Args:
-        backbone: the BERT; changed in place.
-        rank: rank of the adapters.
-        seed: seed of the first factors.
+    They initially change nothing, since their second factor is zero; the first is drawn by the
+    seed. Reading a kernel, also to write a checkpoint folder, gives it with the adapter merged in.
     """
     layers = [layer for layer in backbone.transformer_layers if layer.trainable]
     for variable in backbone.variables:
@@ -294,11 +250,7 @@ def add_adapters(backbone: keras_hub.models.BertBackbone, rank: int, seed: int) 
 def build_bert_encoder(
     backbone: keras_hub.models.BertBackbone, centering: TokenCentering | None = None
 ) -> keras.Model:
-    """The encoder of equations 1 and 2: maps a table of utterances to token embeddings.
-
-    Args:
-        backbone: the BERT.
-        centering: applied to the token embeddings, if given.
+    """The encoder of equations 1 and 2, with its token embeddings centred if asked for.
 
     Returns:
         A functional model from token_ids int32 `[utterances, tokens]` and padding_mask bool
@@ -321,3 +273,53 @@ def build_bert_encoder(
     return keras.Model(
         {"token_ids": token_ids, "padding_mask": padding_mask}, embeddings, name="bert_encoder"
     )
+
+
+def build_masked_lm_head(
+    token_embedding: keras_hub.layers.ReversibleEmbedding,
+    backbone: keras_hub.models.BertBackbone | None,
+) -> keras_hub.layers.MaskedLMHead:
+    """BERT's prediction head, whose output matrix is a token embedding, with the BERT's activation
+    and epsilon; without a BERT, with those of BERT's first code.
+    """
+    import keras_hub
+
+    activation, epsilon = make_gelu(True), 1e-12
+    if backbone:
+        activation = backbone.transformer_layers[0]._feedforward_intermediate_dense.activation
+        epsilon = float(backbone.embeddings_layer_norm.epsilon)
+    return keras_hub.layers.MaskedLMHead(
+        token_embedding=token_embedding,
+        intermediate_activation=activation,
+        layer_norm_epsilon=epsilon,
+        kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02),
+        dtype="float32",
+        name="masked_lm_head",
+    )
+
+
+def own_variables(head: keras_hub.layers.MaskedLMHead) -> list[keras.Variable]:
+    """The head's trainable variables except the token embedding, which is the encoder's."""
+    tied = head.token_embedding.embeddings
+    return [variable for variable in head.trainable_variables if variable is not tied]
+
+
+def shrink_logits(head: keras_hub.layers.MaskedLMHead, factor: float) -> None:
+    """Multiplies the scale of the head's layer norm, and so its logits except for their bias."""
+    for variable in own_variables(head):
+        if variable.name == "gamma":
+            variable.assign(variable * factor)
+
+
+def load_masked_lm_head(head: keras_hub.layers.MaskedLMHead, tensors: dict, source: str) -> bool:
+    """Loads the prediction head of a checkpoint's tensors, which errors call `source`, and returns
+    whether there is one. A sentence encoder has none; the head is then trained from random weights.
+
+    Raises:
+        InputError: part of the head is missing or has the wrong shape.
+    """
+    pairs = list(bert_weights.masked_lm_head_weights(head))
+    if not any(pair.name in tensors for pair in pairs):
+        return False
+    bert_weights.assign(pairs, tensors, source)
+    return True

@@ -18,20 +18,17 @@ from dcse_tf.files import hash_file, write_json
 from dcse_tf.input_files import find_package, read_json_object
 
 ENCODER_FOLDER = "encoder"
-# A re-ranker's settings, see `dcse_tf.reading.reranker_files`.
-RERANKER_FILE = "reranker.json"
-# The settings of a re-ranker without a BERT, see `dcse_tf.reading.matchers`.
-MATCHER_FILE = "matcher.json"
-# An encoder's form of matching, see `dcse_tf.matching.matching`.
-MATCHING_FILE = "matching.json"
-ATTENTION_FILE = "turn_attention.safetensors"
+# A re-ranker's settings, and those of one without a BERT, see `dcse_tf.reading.reranker_files`.
+RERANKER_FILE, MATCHER_FILE = "reranker.json", "matcher.json"
+# An encoder's form of matching, see `dcse_tf.matching.equations`.
+MATCHING_FILE, ATTENTION_FILE = "matching.json", "turn_attention.safetensors"
 # An encoder's projection heads, see `dcse_tf.matching.head_files`.
 HEADS_FILE = "heads.safetensors"
 _LENGTH_FILE = "sentence_bert_config.json"
 _TOKENIZER_SETTINGS = "tokenizer_config.json"
 # The first that exists has the vocabulary, see `dcse_tf.bert.tokenizer`.
-_VOCABULARY_FILES = ("vocab.txt", "tokenizer.json", "sentencepiece.bpe.model", "vocab.json")
-_TOKENIZER_FILES = (*_VOCABULARY_FILES, _TOKENIZER_SETTINGS, "merges.txt")
+_VOCABULARY_FILES = ("vocab.txt", "tokenizer.json")
+_TOKENIZER_FILES = (*_VOCABULARY_FILES, _TOKENIZER_SETTINGS)
 # Besides the tokenizer and the weights, what an encoder consists of.
 _OWN_FILES = (RERANKER_FILE, MATCHER_FILE, MATCHING_FILE)
 _FURTHER_FILES = (
@@ -98,13 +95,8 @@ def resolve_checkpoint(name: str, flag: str, weights: bool = True) -> pathlib.Pa
 
 
 def copy_checkpoint(source: pathlib.Path, target: pathlib.Path, weights: bool = True) -> None:
-    """Copies the files of a checkpoint folder that define an encoder.
-
-    Args:
-        source: the checkpoint folder.
-        target: an existing folder.
-        weights: whether to copy also the BERT's weights and the tokenizer, whose token ids they
-            follow.
+    """Copies the files of a checkpoint folder that define an encoder to an existing folder; if
+    asked for, also the BERT's weights and the tokenizer, whose token ids they follow.
     """
     rest = (*_WEIGHT_FILES, *_TOKENIZER_FILES, PROMPTS_FILE) if weights else ()
     for path in {path for each in (*_FURTHER_FILES, *rest) for path in source.glob(each)}:
@@ -124,10 +116,8 @@ def hash_files(folder: pathlib.Path) -> dict[str, str]:
 
 
 def approximates_gelu(config: Mapping[str, Any]) -> bool:
-    """Whether a BERT computes GELU with tanh, as BERT's first code did, and not with erf.
-
-    Args:
-        config: the BERT's configuration, see `read_config`.
+    """Whether a BERT, by its configuration from `read_config`, computes GELU with tanh, as BERT's
+    first code did, and not with erf.
     """
     return config["hidden_act"] in _TANH_GELU
 
@@ -144,16 +134,14 @@ def find_padding(folder: pathlib.Path) -> int:
             return int([file.readline().rstrip() for _ in range(2)][1] == b"<pad>")
     path = folder / "tokenizer.json"
     if not path.is_file():
-        # The vocabularies of XLM-R and RoBERTa begin with <s>, <pad>.
-        return int(any((folder / name).is_file() for name in _VOCABULARY_FILES))
+        return 0
     try:
         with path.open("rb") as file:  # the vocabulary's many entries come after these
-            for token in ijson.items(file, "added_tokens.item"):
-                if token["content"] in ("[PAD]", "<pad>"):
-                    return int(token["id"])
+            added = ijson.items(file, "added_tokens.item")
+            found = (int(x["id"]) for x in added if x["content"] in ("[PAD]", "<pad>"))
+            return next(found, 0)
     except (OSError, ijson.JSONError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: expected a tokenizer: {error!r}") from error
-    return 0
 
 
 def read_config(folder: pathlib.Path) -> dict[str, Any]:

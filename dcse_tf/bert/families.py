@@ -7,9 +7,8 @@ it is written as MPNet. Each head has one bias for each of T5's buckets of dista
 2020), shared by all layers.
 """
 
-import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,9 +25,8 @@ RELATIVE_BUCKETS = "relative_attention_num_buckets"
 BUCKETS, FARTHEST = 32, 128
 
 
-@dataclasses.dataclass(frozen=True)
-class Family:
-    """An architecture, by HuggingFace's `model_type`.
+class Family(NamedTuple):
+    """An architecture.
 
     Attributes:
         prefix: prefix of its tensors' names in a model with a head.
@@ -39,8 +37,8 @@ class Family:
     """
 
     prefix: str
-    keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    keys: Mapping[str, str] = {}
+    names: Mapping[str, str] = {}
     skipped: Callable[[Mapping[str, Any]], int] = lambda config: 0
 
 
@@ -94,6 +92,7 @@ _MPNET_SKIPPED = 2  # whatever the configuration says
 _MPNET = Family(
     "mpnet.", names={**_MPNET_LAYER, **_ROBERTA.names}, skipped=lambda _: _MPNET_SKIPPED
 )
+# By HuggingFace's `model_type`.
 FAMILIES: dict[str, Family] = {
     "bert": Family("bert."),
     "roberta": _ROBERTA,
@@ -129,11 +128,8 @@ def convert_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def convert_tensors(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Tensors:
-    """Converts an encoder's tensors to BERT's, under BERT's names without "bert.".
-
-    Args:
-        config: the content of its config.json.
-        tensors: the tensors of its files by name.
+    """Converts an encoder's tensors, with the content of its config.json, to BERT's under BERT's
+    names without "bert.".
     """
     family = FAMILIES.get(config.get("model_type", "bert"), FAMILIES["bert"])
     result = _rename(
@@ -157,10 +153,8 @@ def _rename(tensors: Mapping[str, np.ndarray], names: Mapping[str, str]) -> Tens
 
 
 def is_relative(config: Mapping[str, Any]) -> bool:
-    """Whether a BERT's attention adds a bias by distance, that is, whether it is an MPNet.
-
-    Args:
-        config: the configuration from `convert_config`.
+    """Whether a BERT, by its configuration from `convert_config`, is an MPNet, whose attention adds
+    a bias by distance.
     """
     return RELATIVE_BUCKETS in config
 
@@ -185,14 +179,8 @@ def bucket_distances(distances: np.ndarray) -> np.ndarray:
     Half of the buckets are for preceding tokens and half for following ones. In each half, eight
     buckets hold a single distance, and the others grow logarithmically up to `FARTHEST`.
 
-    Args:
-        distances: int array, position of the key minus position of the query.
-
-    Returns:
-        int array of that shape, from 0 to `BUCKETS` - 1.
-
-    Example:
-        0, -7, 7, -8, 11 and 1,000 give 0, 7, 23, 8, 24 and 31.
+    Of int distances, position of the key minus position of the query: 0, -7, 7, -8, 11 and 1,000
+    give 0, 7, 23, 8, 24 and 31.
     """
     half = BUCKETS // 2
     exact = half // 2

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from dcse_tf.bert.checkpoints import approximates_gelu
 from dcse_tf.bert.families import BUCKET_OF, FARTHEST, RELATIVE_BIAS
-from dcse_tf.bert.weights import CLASSIFIER, POOLER, SPEAKER_TABLE, SPEAKERS
+from dcse_tf.bert.weights import CLASSIFIER, POOLER, SPEAKER_TABLE
 
 _MASKED = -1e9
 Hold = Callable[[np.ndarray, tf.DType], Any]
@@ -27,8 +27,8 @@ class FusedBert(tf.Module):
             embeddings, and with `RELATIVE_BIAS` for an MPNet.
         config: the configuration, see `read_config`.
         compute_dtype: "float32" or "bfloat16".
-        hold: makes a weight from an array and a dtype: constants, or variables if a SavedModel is
-            to be written.
+        hold: makes a weight from an array and a dtype; a constant by default, or variables if a
+            SavedModel is to be written.
     """
 
     def __init__(
@@ -36,9 +36,10 @@ class FusedBert(tf.Module):
         tensors: Mapping[str, np.ndarray],
         config: dict[str, Any],
         compute_dtype: str = "float32",
-        hold: Hold = tf.constant,
+        hold: Hold | None = None,
     ):
         super().__init__()
+        hold = hold or tf.constant
         self.dim: int = config["hidden_size"]
         self._heads = config["num_attention_heads"]
         self._epsilon = float(config["layer_norm_eps"])
@@ -159,9 +160,10 @@ class FusedCrossEncoder(FusedBert):
         tensors: Mapping[str, np.ndarray],
         config: dict[str, Any],
         compute_dtype: str = "float32",
-        hold: Hold = tf.constant,
+        hold: Hold | None = None,
     ):
         super().__init__(tensors, config, compute_dtype, hold)
+        hold = hold or tf.constant
         # Always in float32, since the head computes only one row for each sequence.
         self._pooler, self._classifier = (
             (
@@ -175,14 +177,3 @@ class FusedCrossEncoder(FusedBert):
         """Logits of sequences, float32 `[sequences]`; for the inputs, see `FusedBert.__call__`."""
         pooled = tf.tanh(_dense(self(inputs)[:, 0], self._pooler))
         return tf.squeeze(_dense(pooled, self._classifier), 1)
-
-
-def head_shapes(dim: int, speakers: bool) -> dict[str, tuple[int, ...]]:
-    """The shapes of a re-ranker's tensors other than its BERT's, by name."""
-    shapes: dict[str, tuple[int, ...]] = {
-        f"{POOLER}.weight": (dim, dim),
-        f"{POOLER}.bias": (dim,),
-        f"{CLASSIFIER}.weight": (1, dim),
-        f"{CLASSIFIER}.bias": (1,),
-    }
-    return shapes | ({SPEAKER_TABLE: (SPEAKERS, dim)} if speakers else {})

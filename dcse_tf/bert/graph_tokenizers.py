@@ -1,33 +1,35 @@
 """Tokenisation in TensorFlow's graph, with the same operations in training and serving.
 
-The tests compare each tokenizer with HuggingFace's token for token.
+The tests compare each kind's tokens with HuggingFace's.
 """
 
-import abc
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from dcse_tf.bert.subwords import BytePair, SentencePiece, make_model
-from dcse_tf.bert.vocabulary import Vocabulary
-from dcse_tf.bert.wordpiece import PIECE, SPECIAL_TOKENS, WordPiece
+from dcse_tf.bert.vocabulary import PIECE, BytePair, SentencePiece, Vocabulary, WordPiece
 from dcse_tf.errors import InputError
 
 
-class Tokenizer(tf.Module, abc.ABC):
+class Tokenizer(tf.Module):
     """Maps strings to token ids in the graph."""
 
     def __init__(self, vocabulary: Vocabulary):
         super().__init__()
         self.cls_id = vocabulary.cls_id
         self.sep_id = vocabulary.sep_id
-        self.size = len(vocabulary.tokens)
         self._prefix = vocabulary.prefix
-
-    @abc.abstractmethod
-    def split(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Token ids of strings `[texts]`, int32 `[texts, (tokens)]`, without [CLS] and [SEP]."""
+        if isinstance(vocabulary, WordPiece):
+            self._pieces, self._split = _split_words(vocabulary)
+        elif isinstance(vocabulary, BytePair):
+            self._pieces, self._split = _split_bytes(vocabulary)
+        else:
+            assert isinstance(vocabulary, SentencePiece)
+            model = vocabulary.make_model().SerializeToString()
+            self._pieces = tf_text.SentencepieceTokenizer(model, out_type=tf.int32)
+            self._split = self._pieces.tokenize
 
     def tokenize(self, texts: tf.Tensor, max_sequence_length: int) -> tf.RaggedTensor:
         """Token ids of texts with prefix, [CLS] and [SEP], truncated to a length.
@@ -45,7 +47,7 @@ class Tokenizer(tf.Module, abc.ABC):
         """Token ids, and whether each text was truncated, bool `[texts]`."""
         if self._prefix:
             texts = tf.strings.join([self._prefix, texts])
-        whole, ends = self.split(texts), tf.ones([tf.shape(texts)[0], 1], tf.int32)
+        whole, ends = self._split(texts), tf.ones([tf.shape(texts)[0], 1], tf.int32)
         ids = [ends * self.cls_id, whole[:, : length - 2], ends * self.sep_id]
         return tf.concat(ids, axis=1), whole.row_lengths() > length - 2
 
@@ -64,6 +66,10 @@ class Tokenizer(tf.Module, abc.ABC):
         ).get_concrete_function()
 
 
+# What a vocabulary splits with, and a function from strings `[texts]` to token ids, int32 `[texts,
+# (tokens)]`, without [CLS] and [SEP].
+_Splitter = tuple[Any, Callable[[tf.Tensor], tf.RaggedTensor]]
+
 # All characters of Unicode's category C ("other": control, format, private use) except white space,
 # and the replacement character.
 _REMOVED = r"[\x{FFFD}]|[^\P{C}\t\n\r]"
@@ -80,7 +86,7 @@ _LONG_WORD = (
 _UNKNOWN_WORD = "\ue000"
 
 
-class WordPieceTokenizer(Tokenizer):
+def _split_words(vocabulary: WordPiece) -> _Splitter:
     """BERT's tokenisation.
 
     tensorflow-text's FastBertTokenizer splits the text. Normalisation (control characters, accents,
@@ -88,72 +94,42 @@ class WordPieceTokenizer(Tokenizer):
     from BERT's: it applies NFKC case folding when it lower-cases ("，" becomes ",", "ﬁ" becomes
     "fi", "ß" becomes "ss"), and it splits words at control characters, which BERT removes.
     """
+    try:
+        pieces = tf_text.FastBertTokenizer(
+            vocab=list(vocabulary.tokens),
+            suffix_indicator=PIECE,
+            max_bytes_per_word=400,  # a character has up to four
+            token_out_type=tf.int32,
+            unknown_token=vocabulary.special.unk,
+            lower_case_nfd_strip_accents=False,
+        )
+    except RuntimeError as error:
+        raise InputError(f"the vocabulary cannot be used: {error}") from error
 
-    def __init__(self, vocabulary: WordPiece):
-        super().__init__(vocabulary)
-        self._lowercase = vocabulary.lowercase
-        try:
-            self._wordpiece = tf_text.FastBertTokenizer(
-                vocab=list(vocabulary.tokens),
-                suffix_indicator=PIECE,
-                max_bytes_per_word=400,  # a character has up to four
-                token_out_type=tf.int32,
-                unknown_token=SPECIAL_TOKENS.unk,
-                lower_case_nfd_strip_accents=False,
-            )
-        except RuntimeError as error:
-            raise InputError(f"the vocabulary cannot be used: {error}") from error
-
-    def split(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        return self._wordpiece.tokenize(self._normalize(texts))
-
-    def _normalize(self, texts: tf.Tensor) -> tf.Tensor:
+    def split(texts: tf.Tensor) -> tf.RaggedTensor:
         texts = tf.strings.regex_replace(texts, _REMOVED, "")
         # White space other than the space itself, which nearly every text contains.
         texts = tf.strings.regex_replace(texts, r"[^\P{Z} ]|[\t\n\r]", " ")
-        if self._lowercase:
+        if vocabulary.lowercase:
             texts = tf_text.normalize_utf8(texts, "NFD")
             texts = tf.strings.regex_replace(texts, r"\p{Mn}", "")
             texts = tf.strings.lower(texts, encoding="utf-8")
-        return tf.strings.regex_replace(texts, _LONG_WORD, _UNKNOWN_WORD)
+        return pieces.tokenize(tf.strings.regex_replace(texts, _LONG_WORD, _UNKNOWN_WORD))
+
+    return pieces, split
 
 
-class BytePairTokenizer(Tokenizer):
+def _split_bytes(vocabulary: BytePair) -> _Splitter:
     """RoBERTa's tokenisation, by keras-hub, which caches the words that it has seen."""
+    import keras_hub  # not at the top, since it takes half a second
 
-    def __init__(self, vocabulary: BytePair):
-        super().__init__(vocabulary)
-        # Not at the top: keras-hub takes half a second to import.
-        import keras_hub
-
-        entries = {token: index for index, token in enumerate(vocabulary.tokens)}
-        self._pairs = keras_hub.tokenizers.BytePairTokenizer(entries, list(vocabulary.merges))
+    entries = {token: index for index, token in enumerate(vocabulary.tokens)}
+    pairs = keras_hub.tokenizers.BytePairTokenizer(entries, list(vocabulary.merges))
 
     # Outside a graph, the library uses another tokenizer, which splits texts as Llama's does.
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
-    def split(self, texts: tf.Tensor) -> tf.RaggedTensor:
+    def split(texts: tf.Tensor) -> tf.RaggedTensor:
         # The library truncates a text at a null character.
-        return self._pairs(tf.strings.regex_replace(texts, r"\x00", ""))
+        return pairs(tf.strings.regex_replace(texts, r"\x00", ""))
 
-
-class SentencePieceTokenizer(Tokenizer):
-    """XLM-R's tokenisation, by tensorflow-text."""
-
-    def __init__(self, vocabulary: SentencePiece):
-        super().__init__(vocabulary)
-        self._pieces = tf_text.SentencepieceTokenizer(
-            make_model(vocabulary).SerializeToString(), out_type=tf.int32
-        )
-
-    def split(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        return self._pieces.tokenize(texts)
-
-
-def build_tokenizer(vocabulary: Vocabulary) -> Tokenizer:
-    """The tokenizer of a vocabulary's kind."""
-    if isinstance(vocabulary, WordPiece):
-        return WordPieceTokenizer(vocabulary)
-    if isinstance(vocabulary, BytePair):
-        return BytePairTokenizer(vocabulary)
-    assert isinstance(vocabulary, SentencePiece)
-    return SentencePieceTokenizer(vocabulary)
+    return pairs, split

@@ -143,11 +143,7 @@ def join_tables(*tables: tf.Tensor) -> tf.Tensor:
 def fingerprint_rows(token_ids: tf.Tensor) -> tf.Tensor:
     """Fingerprints of rows whose records do not contain one, such as contexts in one sequence.
 
-    Args:
-        token_ids: int32 `[rows, tokens]`, zero-padded.
-
-    Returns:
-        int64 `[rows]`, equal for equal rows of one call.
+    Of int32 `[rows, tokens]`, zero-padded: int64 `[rows]`, equal for equal rows of one call.
     """
     return tf.bitcast(tf.fingerprint(token_ids), tf.int64)
 
@@ -155,13 +151,9 @@ def fingerprint_rows(token_ids: tf.Tensor) -> tf.Tensor:
 def share_segment(segments: keras.KerasTensor) -> keras.KerasTensor:
     """The attention mask within rows: tokens of one utterance attend to one another.
 
-    Empty cells also attend to one another, so that no row of the attention is fully masked.
-
-    Args:
-        segments: int32 `[rows, tokens]`, see `lay_out`.
-
-    Returns:
-        bool `[rows, tokens, tokens]`, True where a token attends to another.
+    Empty cells also attend to one another, so that no row of the attention is fully masked. From
+    segments, int32 `[rows, tokens]`, see `lay_out`, to bool `[rows, tokens, tokens]`, True where a
+    token attends to another.
     """
     return ops.equal(ops.expand_dims(segments, 2), ops.expand_dims(segments, 1))
 

@@ -7,8 +7,6 @@ import dataclasses
 
 import tensorflow as tf
 
-from dcse_tf.bert.pair_rule import Marks
-
 
 def find_rows(ragged: tf.RaggedTensor) -> tf.Tensor:
     """The row index of each value of `[rows, (values)]`; int32 `[values]`."""
@@ -34,15 +32,7 @@ def strip_ends(token_ids: tf.RaggedTensor, prefix_tokens: int = 0) -> tf.RaggedT
 
 
 def end_turns(turns: tf.RaggedTensor, end: int) -> tf.RaggedTensor:
-    """Adds [EOT] to every turn.
-
-    Args:
-        turns: int32 `[turns, (tokens)]`, without [CLS] and [SEP].
-        end: the id of [EOT].
-
-    Returns:
-        int32 `[turns, (tokens)]`.
-    """
+    """Adds [EOT], of the id `end`, to turns without [CLS] and [SEP], int32 `[turns, (tokens)]`."""
     before = find_rows(turns)  # the number of [EOT] before each token
     splits = turns.row_splits + tf.range(turns.nrows() + 1)
     ends = tf.cast(splits[1:], tf.int32) - 1
@@ -65,7 +55,8 @@ class Places:
 
     Attributes:
         sources: int32 `[rows, tokens]`, indices into the concatenation of all first segments'
-            tokens, all second segments' tokens and the four `Marks`.
+            tokens, all second segments' tokens and the four marks: at [CLS], at the first [SEP], at
+            the last [SEP], and after the end.
         middle: int32 `[rows]`, the column of the first [SEP].
         lengths: int32 `[rows]`, the number of tokens in each sequence.
     """
@@ -74,7 +65,12 @@ class Places:
     middle: tf.Tensor
     lengths: tf.Tensor
 
-    def fill(self, first: tf.Tensor, second: tf.Tensor, marks: Marks = (0, 0, 0, 0)) -> tf.Tensor:
+    def fill(
+        self,
+        first: tf.Tensor,
+        second: tf.Tensor,
+        marks: tuple[int, int, int, int] = (0, 0, 0, 0),
+    ) -> tf.Tensor:
         """Makes a table of token ids or of any other values of the tokens.
 
         Args:

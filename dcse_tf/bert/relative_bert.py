@@ -14,7 +14,6 @@ from dcse_tf.bert.families import BUCKET_OF, BUCKETS, FARTHEST
 _MASKED = -1e9
 
 
-@keras.saving.register_keras_serializable(package="dcse_tf")
 class RelativeBias(keras.layers.Layer):
     """The bias by distance of attention scores, see `dcse_tf.bert.families`.
 
@@ -34,13 +33,8 @@ class RelativeBias(keras.layers.Layer):
         self.table = self.add_weight((BUCKETS, self.num_heads), "zeros", name="relative_bias")
 
     def call(self, tokens):
-        """The bias for rows of tokens.
-
-        Args:
-            tokens: float `[rows, tokens, dim]`; only the shape is used.
-
-        Returns:
-            float `[1, heads, queries, keys]`.
+        """The bias, float `[1, heads, queries, keys]`, for rows of tokens, float `[rows, tokens,
+        dim]`, of which only the shape is used.
         """
         places = ops.arange(ops.shape(tokens)[1])
         distances = ops.expand_dims(places, 0) - ops.expand_dims(places, 1)
@@ -50,29 +44,15 @@ class RelativeBias(keras.layers.Layer):
         rows = ops.clip(distances, -FARTHEST, FARTHEST) + FARTHEST
         return ops.expand_dims(ops.transpose(ops.take(by_distance, rows, axis=0), (2, 0, 1)), 0)
 
-    def compute_output_shape(self, tokens_shape):
-        return (1, self.num_heads, tokens_shape[1], tokens_shape[1])
 
-    def get_config(self):
-        return {**super().get_config(), "num_heads": self.num_heads}
-
-
-@keras.saving.register_keras_serializable(package="dcse_tf")
 class BiasedTransformerLayer(keras_hub.layers.TransformerEncoder):
     """keras-hub's BERT layer with a bias added to the attention scores."""
 
     def call(self, inputs, attention_mask, bias, training=False):
-        """Computes the layer.
+        """Maps float `[rows, tokens, dim]` to the same shape.
 
-        Args:
-            inputs: float `[rows, tokens, dim]`.
-            attention_mask: bool `[rows, tokens or 1, tokens]`, True where a token attends to
-                another.
-            bias: float `[1, heads, tokens, tokens]`, see `RelativeBias`.
-            training: whether to apply dropout.
-
-        Returns:
-            float `[rows, tokens, dim]`.
+        The mask, bool `[rows, tokens or 1, tokens]`, is True where a token attends to another; the
+        bias, float `[1, heads, tokens, tokens]`, is that of `RelativeBias`.
         """
         # Attention with the weights of Keras' layer, which does not accept a bias.
         attention = self._self_attention_layer

@@ -68,10 +68,8 @@ def find_transformer(folder: pathlib.Path) -> pathlib.Path:
 
 
 def read_modules(transformer: pathlib.Path) -> SentenceModules | None:
-    """The modules after a transformer; None if it is not part of a sentence-transformers folder.
-
-    Args:
-        transformer: the transformer's folder, see `find_transformer`.
+    """The modules after a transformer, by its folder, see `find_transformer`; None if that is not
+    part of a sentence-transformers folder.
 
     Raises:
         InputError: a module is not supported.
@@ -160,21 +158,22 @@ def refuse_maps(transformer: pathlib.Path, flag: str) -> None:
 
 
 def write_modules(folder: pathlib.Path, modules: SentenceModules, dim: int) -> None:
-    """Writes modules.json and the modules' folders; the transformer is in the folder itself.
-
-    Args:
-        folder: the folder to write to.
-        modules: the modules after the transformer.
-        dim: width of the token embeddings.
+    """Writes modules.json and the folders of the modules after a transformer, whose token
+    embeddings are `dim` wide and which is in the folder itself.
     """
     names = ["Transformer", "Pooling", *["Dense"] * len(modules.maps)]
     names += ["Normalize"] if modules.unit_norm else []
-    entries: list[dict[str, Any]] = []
-    for index, name in enumerate(names):
-        path = f"{index}_{name}" if index else ""
-        kind = f"sentence_transformers.models.{name}"
-        entries.append({"idx": index, "name": str(index), "path": path, "type": kind})
-        (folder / path).mkdir(exist_ok=True)
+    entries = [
+        {
+            "idx": index,
+            "name": str(index),
+            "path": f"{index}_{name}" if index else "",
+            "type": f"sentence_transformers.models.{name}",
+        }
+        for index, name in enumerate(names)
+    ]
+    for entry in entries[1:]:
+        (folder / str(entry["path"])).mkdir(exist_ok=True)
     write_json(folder / MODULES_FILE, entries)
 
     # The names that all versions of the library read.
@@ -201,13 +200,8 @@ def write_modules(folder: pathlib.Path, modules: SentenceModules, dim: int) -> N
 
 
 def read_prefix(transformer: pathlib.Path) -> str:
-    """The prefix that an encoder adds to every text: sentence-transformers' default prompt.
-
-    Args:
-        transformer: the transformer's folder, see `find_transformer`.
-
-    Raises:
-        InputError: the file with the prompts is not in the expected format.
+    """The prefix that an encoder adds to every text: sentence-transformers' default prompt, by the
+    transformer's folder, see `find_transformer`; raises InputError for a file of another format.
     """
     path = _find_with(transformer, PROMPTS_FILE)
     if path is None:

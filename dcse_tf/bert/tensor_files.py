@@ -12,10 +12,8 @@ from dcse_tf.errors import InputError, OutputError
 def write_tensor_file(
     path: pathlib.Path, tensors: dict[str, np.ndarray], metadata: dict[str, str] | None = None
 ) -> None:
-    """Writes contiguous arrays to a safetensors file with the permissions that the umask gives.
-
-    Raises:
-        OutputError: it cannot be written.
+    """Writes contiguous arrays to a safetensors file with the permissions that the umask gives;
+    raises OutputError if it cannot.
     """
     # The library writes a file that only its owner can read and renames it over `path`.
     path.touch()
@@ -28,14 +26,8 @@ def write_tensor_file(
 
 
 def read_tensor_file(path: pathlib.Path, finite: bool = True) -> dict[str, np.ndarray]:
-    """The arrays of a safetensors file.
-
-    Args:
-        path: the file.
-        finite: whether to refuse NaN and infinity; if not, see `require_finite`.
-
-    Raises:
-        InputError: it cannot be read, or holds a number that is not finite.
+    """The arrays of a safetensors file; raises InputError if it cannot be read or, unless `finite`
+    is False, holds a number that is not finite.
     """
     try:
         tensors = safetensors.numpy.load_file(path)
@@ -47,11 +39,7 @@ def read_tensor_file(path: pathlib.Path, finite: bool = True) -> dict[str, np.nd
 
 
 def require_finite(value: np.ndarray, name: str, source: str) -> None:
-    """Refuses an array with NaN or infinity, which would make every result NaN.
-
-    Raises:
-        InputError: it has some; the message names the array and the file or folder it is from.
-    """
+    """Raises InputError for an array with NaN or infinity, which would make every result NaN."""
     broken = value.size - np.count_nonzero(np.isfinite(value))
     if broken:
         raise InputError(

@@ -1,24 +1,37 @@
-"""Reads the vocabulary of a checkpoint's folder, whatever its kind."""
+"""Reads the vocabulary of a checkpoint's folder, whatever its kind, and trains new ones."""
 
 import base64
+import collections
+import dataclasses
 import json
-import os
 import pathlib
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tokenizers
-import tokenizers.pre_tokenizers
+from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from dcse_tf.bert.checkpoints import find_padding, is_mpnet
 from dcse_tf.bert.families import is_relative
 from dcse_tf.bert.sentence_modules import read_prefix
-from dcse_tf.bert.subwords import BytePair, SentencePiece
-from dcse_tf.bert.vocabulary import END_OF_TURN, Vocabulary
-from dcse_tf.bert.wordpiece import PIECE, MPNetPieces, WordPiece, make_wordpiece, read_wordpiece
+from dcse_tf.bert.vocabulary import (
+    END_OF_TURN,
+    LONGEST_WORD,
+    PIECE,
+    SPECIAL_TOKENS,
+    BytePair,
+    MPNetPieces,
+    SentencePiece,
+    Subwords,
+    Vocabulary,
+    WordPiece,
+)
 from dcse_tf.errors import InputError
-from dcse_tf.input_files import parse_json
+from dcse_tf.input_files import parse_json, read_json_object
 
+_LONGEST_ENTRY = 256  # bytes; a limit of tensorflow-text's FastBertTokenizer
+_LONG_RUN = re.compile(rf"\S{{{LONGEST_WORD + 1}}}")
 # Texts that are tokenised in another way if a setting is another: lower-casing, accents, control
 # characters, ideographs, words of over 100 characters, spaces at the start, normal forms.
 _PROBES = (
@@ -33,28 +46,20 @@ _PROBES = (
 
 
 def read_vocabulary(folder: pathlib.Path) -> Vocabulary:
-    """Reads a folder's vocabulary, including the prefix of every text (`read_prefix`).
-
-    It uses the first of these files that exists: vocab.txt, tokenizer.json,
-    sentencepiece.bpe.model, vocab.json.
+    """Reads a folder's vocab.txt or, without it, tokenizer.json, and its prefix (`read_prefix`).
 
     Raises:
         InputError: there is no such file, or the tokenizer is invalid or not supported.
     """
-    path = folder / "tokenizer.json"
     if (folder / "vocab.txt").is_file():
-        vocabulary: Vocabulary = read_wordpiece(folder)
-    elif path.is_file():
+        vocabulary: Vocabulary = _read_wordpiece(folder)
+    elif (path := folder / "tokenizer.json").is_file():
         vocabulary = _parse(path, path.read_text(encoding="utf-8", errors="replace"))
-    elif (path := folder / "sentencepiece.bpe.model").is_file():
-        vocabulary = _parse(path, _convert(path, "XLMRobertaTokenizerFast"))
-    elif (path := folder / "vocab.json").is_file():
-        vocabulary = _parse(path, _convert(path, "RobertaTokenizerFast"))
     else:
         problem = "no vocabulary in it" if folder.is_dir() else "no such file or folder"
         raise InputError(
-            f"{folder}: {problem}; a checkpoint has it as vocab.txt, tokenizer.json, "
-            "sentencepiece.bpe.model or vocab.json"
+            f"{folder}: {problem}; a checkpoint has it as vocab.txt or tokenizer.json, which "
+            "transformers' AutoTokenizer writes for one that has other files"
         )
     if is_mpnet(folder) and not (isinstance(vocabulary, MPNetPieces) and find_padding(folder) == 1):
         raise InputError(f"{folder}: expected the vocabulary of an MPNet, which begins <s>, <pad>")
@@ -62,11 +67,8 @@ def read_vocabulary(folder: pathlib.Path) -> Vocabulary:
 
 
 def number_as_written(vocabulary: Vocabulary, config: Mapping[str, Any]) -> Vocabulary:
-    """The vocabulary in the order in which an encoder's weights are written, see `write_bert`.
-
-    Args:
-        vocabulary: the encoder's vocabulary.
-        config: the encoder's configuration, see `read_config`.
+    """The vocabulary in the order in which an encoder's weights are written, see `write_bert`, by
+    the encoder's configuration from `read_config`.
     """
     if is_relative(config):
         assert isinstance(vocabulary, MPNetPieces)
@@ -74,30 +76,53 @@ def number_as_written(vocabulary: Vocabulary, config: Mapping[str, Any]) -> Voca
     return vocabulary
 
 
-def _convert(path: pathlib.Path, name: str) -> str:
-    """The tokenizer.json that transformers makes of the files a model was first published with.
-
-    Args:
-        path: the file with the entries.
-        name: transformers' class.
-    """
-    # It takes two seconds to import, and is needed for no folder that has a tokenizer.json.
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # that PyTorch is missing
-    import transformers
-
+def _read_wordpiece(folder: pathlib.Path) -> WordPiece:
+    """Reads `vocab.txt` and the casing of `tokenizer_config.json` (HuggingFace's names)."""
+    path, config_path = folder / "vocab.txt", folder / "tokenizer_config.json"
     try:
-        tokenizer = getattr(transformers, name).from_pretrained(path.parent)
-    except Exception as error:  # the library raises many kinds, also Exception itself
-        raise InputError(f"{path}: cannot be read by {name}: {error}") from error
-    return tokenizer.backend_tokenizer.to_str()
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8: {error.reason}") from error
+    settings = read_json_object(config_path) if config_path.is_file() else {}
+    lowercase = bool(settings.get("do_lower_case", True))
+    expected = {"strip_accents": lowercase, "tokenize_chinese_chars": True, "unk_token": "[UNK]"}
+    for name, value in expected.items():
+        found = settings.get(name)
+        found = found.get("content") if isinstance(found, dict) else found
+        if found not in (None, value):
+            raise InputError(f"{config_path}: {name} is {found!r:.40}, expected {value!r}")
+    return _make_wordpiece(tuple(text.removesuffix("\n").split("\n")), lowercase, path)
+
+
+def _make_wordpiece(tokens: tuple[str, ...], lowercase: bool, path: pathlib.Path) -> WordPiece:
+    """Makes a vocabulary of a file's entries by id: MPNet's if its padding is the first or the
+    second entry, else BERT's. Errors count the file's lines from 1.
+    """
+    kind = MPNetPieces if MPNetPieces.special.pad in tokens[:2] else WordPiece
+    if missing := [token for token in kind.special if token not in tokens]:
+        raise InputError(f"{path}: lacks {', '.join(missing)}")
+    if kind is WordPiece and tokens[0] != kind.special.pad:
+        raise InputError(f"{path}:1: expected [PAD], found {tokens[0]!r:.40}")
+    lines: dict[str, int] = {}
+    for line, token in enumerate(tokens, start=1):
+        if lines.setdefault(token, line) != line:
+            raise InputError(f"{path}:{line}: {token!r:.40} is already on line {lines[token]}")
+        if not _is_entry(token):
+            raise InputError(
+                f"{path}:{line}: expected an entry of {_LONGEST_ENTRY} bytes at most, without null "
+                f"characters, found {token!r:.40}"
+            )
+    if tokens[1] == MPNetPieces.special.pad:
+        return MPNetPieces(tokens, lowercase).number_as_mpnet()
+    return kind(tokens, lowercase)
+
+
+def _is_entry(token: str) -> bool:
+    return len(token.removeprefix(PIECE).encode()) <= _LONGEST_ENTRY and "\0" not in token
 
 
 def _parse(path: pathlib.Path, text: str) -> Vocabulary:
-    """The vocabulary of a tokenizer.json.
-
-    Args:
-        path: the file that it is from, for error messages.
-        text: its content.
+    """The vocabulary of a tokenizer.json, `path`, from its content.
 
     Raises:
         InputError: it is invalid, or tokenises in another way than BERT, RoBERTa or XLM-R.
@@ -121,7 +146,7 @@ def _parse(path: pathlib.Path, text: str) -> Vocabulary:
         vocabulary: Vocabulary
         if kind == "WordPiece":
             lowercase = bool(normalizer.get("lowercase"))
-            vocabulary = make_wordpiece(tuple(tokens), lowercase, path)
+            vocabulary = _make_wordpiece(tuple(tokens), lowercase, path)
         elif kind == "Unigram":
             scores = {str(token): float(score) for token, score in entries}
             steps = normalizer.get("normalizers", [normalizer])
@@ -129,9 +154,8 @@ def _parse(path: pathlib.Path, text: str) -> Vocabulary:
             charsmap = base64.b64decode(next(filter(None, maps), ""), validate=True)
             own = _order(path, tokens)
             texts = own[:-1] if own[-1] == END_OF_TURN else own
-            vocabulary = SentencePiece(
-                own, False, tuple(scores.get(token, 0.0) for token in texts), charsmap
-            )
+            own_scores = tuple(scores.get(token, 0.0) for token in texts)
+            vocabulary = SentencePiece(own, False, own_scores, charsmap)
         elif kind == "BPE":
             merges = tuple(m if isinstance(m, str) else " ".join(m) for m in model["merges"])
             vocabulary = BytePair(_order(path, tokens), False, merges)
@@ -147,11 +171,11 @@ def _parse(path: pathlib.Path, text: str) -> Vocabulary:
 
 def _order(path: pathlib.Path, tokens: list[str]) -> tuple[str, ...]:
     """A subword vocabulary's entries by id, with the padding swapped with the first entry."""
-    if missing := [token for token in SentencePiece.special if token not in tokens]:
+    if missing := [token for token in Subwords.special if token not in tokens]:
         raise InputError(f"{path}: lacks {', '.join(missing)}")
     if len(set(tokens)) < len(tokens):
         raise InputError(f"{path}: contains an entry twice")
-    place = tokens.index(SentencePiece.special.pad)
+    place = tokens.index(Subwords.special.pad)
     tokens[0], tokens[place] = tokens[place], tokens[0]
     return tuple(tokens)
 
@@ -165,32 +189,24 @@ def _check_settings(path: pathlib.Path, content: dict[str, Any], vocabulary: Voc
     Raises:
         InputError: the tokens differ.
     """
-    # One letter is left out, so that it is unknown.
+    # One letter is left out, so that it is unknown. The merge is of two parts that words are split
+    # into first.
     letters = [*sorted({*"".join(_PROBES), *"fi1"} - {"한"}), "\u2581"]
-    kind, special = type(vocabulary), vocabulary.special
-    if isinstance(vocabulary, WordPiece):
-        tokens = (*special, *letters, *(PIECE + letter for letter in letters))
-        small: Vocabulary = kind(tokens, vocabulary.lowercase)
-        further: dict[str, Any] = {}
-    elif isinstance(vocabulary, SentencePiece):
-        tokens = (*special, *letters, *(f"<0x{byte:02X}>" for byte in range(256)))
-        scores = (-1.0,) * len(tokens)
-        small = SentencePiece(tokens, False, scores, vocabulary.charsmap)
-        further = {"vocab": list(zip(tokens, scores)), "unk_id": small.unk_id}
-    else:
-        # The merge is of two parts that words are split into first.
-        alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-        tokens = (*special, *alphabet, "o:")
-        small = BytePair(tokens, False, ("o :",))
-        further = {"merges": ["o :"]}
-    further = {"vocab": {token: index for index, token in enumerate(tokens)}, **further}
+    pieces = [PIECE + letter for letter in letters] + [f"<0x{byte:02X}>" for byte in range(256)]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokens = tuple(dict.fromkeys((*vocabulary.special, *letters, *pieces, *alphabet, "o:")))
+    own: dict[str, Any] = {"scores": (-1.0,) * len(tokens), "merges": ("o :",)}
+    own = {name: value for name, value in own.items() if hasattr(vocabulary, name)}
+    ours = dataclasses.replace(vocabulary, tokens=tokens, **own).make_fast()
+
+    entries = parse_json(ours.to_str())["model"]
+    same = {name: entries[name] for name in ("vocab", "merges", "unk_id") if name in entries}
     without = dict.fromkeys(("truncation", "padding", "post_processor", "decoder"))
-    changed = {**content, **without, "added_tokens": [], "model": {**content["model"], **further}}
+    changed = {**content, **without, "added_tokens": [], "model": {**content["model"], **same}}
     try:
         theirs = tokenizers.Tokenizer.from_str(json.dumps(changed))
     except Exception as error:  # the library raises Exception itself
         raise InputError(f"{path}: expected a tokenizer: {error}") from error
-    ours = small.make_fast()
     for probe in _PROBES:
         found, expected = (x.encode(probe, add_special_tokens=False).tokens for x in (theirs, ours))
         if found != expected:
@@ -200,3 +216,44 @@ def _check_settings(path: pathlib.Path, content: dict[str, Any], vocabulary: Voc
                 f"{' '.join(expected)[:60]!r}; only the tokenizers of BERT, MPNet, RoBERTa and "
                 "XLM-R are supported"
             )
+
+
+def train_vocabulary(texts: Iterable[str], size: int, lowercase: bool) -> WordPiece:
+    """Trains a WordPiece vocabulary on a corpus (HuggingFace tokenizers' trainer).
+
+    The letters are counted first and given to the trainer in a fixed order: by default it keeps
+    1,000 of them, too few for Chinese, in an order that differs between runs. Words of more than
+    100 characters, which are unknown to BERT, are left out.
+
+    Args:
+        texts: the texts of the corpus; iterated over twice.
+        size: the largest number of entries, including the five special ones.
+        lowercase: whether text is lower-cased and stripped of accents.
+    """
+    model = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    model.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    model.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+
+    def split(text: str) -> list[str]:
+        words = model.pre_tokenizer.pre_tokenize_str(model.normalizer.normalize_str(text))
+        return [word for word, _ in words if len(word) <= LONGEST_WORD]
+
+    def known(text: str) -> str:
+        """The text without overlong words, on which the trainer would take quadratic time."""
+        return " ".join(split(text)) if _LONG_RUN.search(text) else text
+
+    letters: collections.Counter[str] = collections.Counter()
+    for word in (word for text in texts for word in split(text)):
+        letters.update(word)
+        letters.update(f"{PIECE}{letter}" for letter in word[1:])
+    kept = sorted(letters, key=lambda letter: (-letters[letter], letter))
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=size,
+        limit_alphabet=0,
+        special_tokens=[*SPECIAL_TOKENS, *kept[: size - len(SPECIAL_TOKENS)]],
+        show_progress=False,
+    )
+    model.train_from_iterator(map(known, texts), trainer)
+    entries = model.get_vocab()
+    ordered = sorted(entries, key=entries.__getitem__)
+    return WordPiece(tuple(filter(_is_entry, ordered)), lowercase)

@@ -1,18 +1,14 @@
-"""Word vectors that are read from a file.
-
-This module needs no TensorFlow.
-"""
+"""Word vectors and their files. No TensorFlow here."""
 
 import dataclasses
 import logging
 import pathlib
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from dcse_tf.errors import InputError, require
-from dcse_tf.input_files import UNREADABLE, UNREADABLE_ARRAY, open_input, parse_json
+from dcse_tf.input_files import UNREADABLE, open_input, parse_json
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,60 +42,27 @@ def fold_case(vectors: WordVectors) -> WordVectors:
     return WordVectors(rows, vectors.matrix)
 
 
-def read_word_vectors(path: pathlib.Path, index: pathlib.Path | None = None) -> WordVectors:
+def read_word_vectors(path: pathlib.Path) -> WordVectors:
     """Reads word vectors in the format that the file's name implies.
 
-    `.npz` is one NumPy array; `.json` and `.json.gz` are {word: [numbers]}; `.bin` and `.bin.gz`
-    are word2vec's binary format. Any other file is in word2vec's text format, or in GloVe's, which
-    lacks the first line of counts.
-
-    Args:
-        path: the file.
-        index: for .npz, a JSON file that gives the row of each word.
+    `.json` and `.json.gz` are {word: [numbers]}; `.bin` and `.bin.gz` are word2vec's binary format.
+    Any other file is in word2vec's text format, or in GloVe's, which lacks its line of counts.
 
     Raises:
         InputError: the file is not in that format.
     """
-    if path.suffix == ".npz":
-        if index is None:
-            raise InputError(f"{path}: contains no words; a JSON file must give each word its row")
-        try:
-            with np.load(path, allow_pickle=False) as arrays:
-                # NumPy returns a member that is not an array as bytes.
-                found = [np.asarray(arrays[name]) for name in arrays.files]
-        except UNREADABLE_ARRAY as error:
-            raise InputError(f"{path}: cannot be read as .npz: {error}") from error
-        shapes = [array.shape for array in found]
-        if len(found) != 1 or len(shapes[0]) != 2 or found[0].dtype.kind != "f":
-            raise InputError(f"{path}: expected one array of numbers [words, dim], found {shapes}")
-        rows, (matrix,) = _read_json(index), found
-        for word, row in rows.items():
-            if type(row) is not int or not 0 <= row < len(matrix):
-                raise InputError(
-                    f"{index}: {word!r} has row {row!r}, expected 0 to {len(matrix) - 1} of {path}"
-                )
-        return WordVectors(rows, matrix.astype(np.float32))
-    if path.name.endswith((".json", ".json.gz")):
-        content = _read_json(path)
-        try:
-            matrix = np.array(list(content.values()), np.float32)
-        except (ValueError, TypeError) as error:
-            raise InputError(f"{path}: expected lists of numbers of one length: {error}") from error
-        if matrix.ndim != 2 or not matrix.size:
-            raise InputError(f"{path}: expected a list of numbers for each word")
-        return WordVectors({word: row for row, word in enumerate(content)}, matrix)
-    return _read_word2vec(path)
-
-
-def _read_json(path: pathlib.Path) -> dict[str, Any]:
+    if not path.name.endswith((".json", ".json.gz")):
+        return _read_word2vec(path)
     try:
         with open_input(path) as file:
             content = parse_json(file.read())
-    except (*UNREADABLE, ValueError) as error:
-        raise InputError(f"{path}: cannot be read as JSON: {error}") from error
-    if not isinstance(content, dict) or not content:
-        raise InputError(f"{path}: expected a JSON object with an entry for each word")
-    return content
+        matrix = np.array(list(content.values()), np.float32)
+    except (*UNREADABLE, ValueError, TypeError, AttributeError) as error:
+        problem = "expected a JSON object with a list of numbers for each word, all of one length"
+        raise InputError(f"{path}: {problem}: {error}") from error
+    if matrix.ndim != 2 or not matrix.size:
+        raise InputError(f"{path}: expected a list of numbers for each word")
+    return WordVectors({word: row for row, word in enumerate(content)}, matrix)
 
 
 def _read_word2vec(path: pathlib.Path) -> WordVectors:

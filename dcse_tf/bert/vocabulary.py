@@ -1,27 +1,35 @@
 """Vocabularies: entries with ids, special entries, and what tokenises by them.
 
-`dcse_tf.bert.wordpiece` and `dcse_tf.bert.subwords` have the kinds; `dcse_tf.bert.tokenizer` reads
-them from a checkpoint's folder.
+BERT and MPNet have WordPiece, RoBERTa has byte pairs, and XLM-R SentencePiece's unigrams.
+`dcse_tf.bert.tokenizer` reads vocabularies from a checkpoint's folder and trains new ones.
 """
 
 import abc
 import dataclasses
+import functools
 import pathlib
-from collections.abc import Callable, Iterable
+import re
+import unicodedata
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
+import numpy as np
 import tokenizers
-import tokenizers.processors
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from dcse_tf.bert.sentence_modules import write_prefix
 from dcse_tf.errors import InputError
 from dcse_tf.files import hash_bytes, write_json
 
 if TYPE_CHECKING:
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto
+
     from dcse_tf.bert.graph_tokenizers import Tokenizer
 
 # Follows every turn when a dialogue is one sequence. No text is tokenised to it.
 END_OF_TURN = "[EOT]"
+PIECE = "##"  # prefix of WordPiece's entries that continue a word
+LONGEST_WORD = 100  # characters; to BERT, a longer one is unknown
 
 # A function from texts to the token ids of each, without [CLS] and [SEP].
 Split = Callable[[list[str]], list[list[int]]]
@@ -35,6 +43,9 @@ class SpecialTokens(NamedTuple):
     cls: str
     sep: str
     mask: str
+
+
+SPECIAL_TOKENS = SpecialTokens("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,17 +114,11 @@ class Vocabulary(abc.ABC):
 
     def count_prefix(self) -> int:
         """The number of the prefix's tokens, between [CLS] and a text's own."""
-        if not self.prefix:
-            return 0
         # In a byte-level vocabulary, the space at its end belongs to the first token of the text.
-        return len(self.make_split()([self.prefix.rstrip()])[0])
+        return len(self.make_split()([self.prefix.rstrip()])[0]) if self.prefix else 0
 
     def require_room(self, max_sequence_length: int) -> None:
-        """Checks that not all of a text is cut off behind the prefix.
-
-        Raises:
-            InputError: no token of a text would be left.
-        """
+        """Raises InputError if the prefix would leave no token of a text."""
         least = self.count_prefix() + 3  # [CLS], a token of the text and [SEP]
         if max_sequence_length < least:
             raise InputError(
@@ -150,7 +155,7 @@ class Vocabulary(abc.ABC):
         write_json(folder / "tokenizer_config.json", settings)
 
         special, tokenizer = self.special, self.make_fast()
-        tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        tokenizer.post_processor = processors.TemplateProcessing(
             single=f"{special.cls} $A {special.sep}",
             pair=f"{special.cls} $A {special.sep} $B:1 {special.sep}:1",
             special_tokens=[(token, self.index(token)) for token in (special.cls, special.sep)],
@@ -162,6 +167,12 @@ class Vocabulary(abc.ABC):
             end = tokenizers.AddedToken(END_OF_TURN, normalized=False, lstrip=True, rstrip=True)
             tokenizer.add_tokens([end])
         tokenizer.save(str(folder / "tokenizer.json"))
+
+    def make_tokenizer(self) -> "Tokenizer":
+        """The tokenizer in TensorFlow's graph that uses this vocabulary."""
+        from dcse_tf.bert.graph_tokenizers import Tokenizer
+
+        return Tokenizer(self)
 
     @abc.abstractmethod
     def _settings(self) -> dict[str, Any]:
@@ -180,33 +191,16 @@ class Vocabulary(abc.ABC):
         """Whether an entry that is not special can begin a word."""
 
     @abc.abstractmethod
-    def spell(self, tokens: Iterable[str]) -> str:
-        """The entries joined to a readable text."""
-
-    @abc.abstractmethod
     def make_fast(self) -> tokenizers.Tokenizer:
         """HuggingFace's tokenizer of this vocabulary, without the special entries."""
 
-    def make_tokenizer(self) -> "Tokenizer":
-        """The tokenizer in TensorFlow's graph that uses this vocabulary."""
-        from dcse_tf.bert.graph_tokenizers import build_tokenizer
-
-        return build_tokenizer(self)
-
     @abc.abstractmethod
     def make_split(self) -> Split:
-        """The same tokenisation without TensorFlow, by libraries of their own."""
+        """The tokenisation of `make_tokenizer` without TensorFlow, by libraries of their own."""
 
 
-def make_fast_split(
-    tokenizer: tokenizers.Tokenizer, prepare: Callable[[str], str] | None = None
-) -> Split:
-    """Splits texts with HuggingFace's tokenizer, one without special entries.
-
-    Args:
-        tokenizer: the tokenizer.
-        prepare: changes each text before.
-    """
+def _split_by(tokenizer: tokenizers.Tokenizer, prepare: Callable[[str], str] | None) -> Split:
+    """Splits texts, changed by `prepare`, with a tokenizer without special entries."""
 
     def split(texts: list[str]) -> list[list[int]]:
         prepared = list(map(prepare, texts)) if prepare else texts
@@ -214,3 +208,201 @@ def make_fast_split(
         return [each.ids for each in found]
 
     return split
+
+
+# What HuggingFace's BertNormalizer and BertPreTokenizer miss, since their tables of characters are
+# of an older Unicode, and one block of ideographs.
+_REMOVED, _ACCENTS = (tokenizers.Regex(pattern) for pattern in (r"[\p{Cf}\p{Co}]", r"\p{Mn}"))
+_ALONE = tokenizers.Regex(r"[\p{P}\x{2B820}-\x{2B91F}]")
+
+
+@dataclasses.dataclass(frozen=True)
+class WordPiece(Vocabulary):
+    """BERT's vocabulary; lower-casing includes stripping accents."""
+
+    special: ClassVar[SpecialTokens] = SPECIAL_TOKENS
+
+    def _content(self) -> bytes:
+        return "\n".join((*self.text_tokens, f"lowercase={self.lowercase}")).encode()
+
+    def describe(self) -> str:
+        return "lower-cased, accents removed" if self.lowercase else "cased"
+
+    def begins_word(self, token: str) -> bool:
+        return not token.startswith(PIECE) and not (token.startswith("[") and token.endswith("]"))
+
+    def _settings(self) -> dict[str, Any]:
+        kind = "BertTokenizer" if self.tokens[0] == self.special.pad else "MPNetTokenizer"
+        settings = {"strip_accents": None, "tokenize_chinese_chars": True, "tokenizer_class": kind}
+        return {"do_lower_case": self.lowercase, **settings}
+
+    def _write_files(self, folder: pathlib.Path, further: dict[str, Any]) -> None:
+        text = "\n".join(self.tokens) + "\n"
+        (folder / "vocab.txt").write_text(text, encoding="utf-8")
+        super()._write_files(folder, further)
+
+    def make_fast(self) -> tokenizers.Tokenizer:
+        entries = {token: index for index, token in enumerate(self.tokens)}
+        limits = {"unk_token": self.special.unk, "max_input_chars_per_word": LONGEST_WORD}
+        tokenizer = tokenizers.Tokenizer(models.WordPiece(entries, **limits))
+        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=self.lowercase)
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        tokenizer.decoder = decoders.WordPiece()
+        return tokenizer
+
+    def make_split(self) -> Split:
+        """The graph's tokenizer differs in characters of Unicode 15 and later, and in words of 101
+        to 133 symbols, which are unknown here.
+        """
+        tokenizer, replace = self.make_fast(), normalizers.Replace
+        strip = [normalizers.NFD(), replace(_ACCENTS, "")] if self.lowercase else []
+        steps = [replace(_REMOVED, ""), *strip, tokenizer.normalizer]
+        tokenizer.normalizer = normalizers.Sequence(steps)
+        alone = pre_tokenizers.Split(_ALONE, "isolated")
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([tokenizer.pre_tokenizer, alone])
+        return _split_by(tokenizer, _lower_sigmas if self.lowercase else None)
+
+
+@dataclasses.dataclass(frozen=True)
+class MPNetPieces(WordPiece):
+    """MPNet's vocabulary: BERT's pieces with RoBERTa's special entries, except [UNK]."""
+
+    special: ClassVar[SpecialTokens] = SpecialTokens("<pad>", "[UNK]", "<s>", "</s>", "<mask>")
+
+    def number_as_mpnet(self) -> Self:
+        """This vocabulary in the order in which MPNet stores it, with padding as second entry."""
+        first, second, *rest = self.tokens
+        return dataclasses.replace(self, tokens=(second, first, *rest))
+
+
+def _lower_sigmas(text: str) -> str:
+    """Lower-cases a text that has a capital sigma: at the end of a word it is another letter.
+
+    HuggingFace's tokenizer lower-cases one character after the other.
+    """
+    if "Σ" not in text:
+        return text
+    # The characters that are removed anyway, which would hide whether a word goes on.
+    return "".join(c for c in text if c in "\t\n\r" or unicodedata.category(c)[0] != "C").lower()
+
+
+# How keras-hub splits a text in the graph, see its `split_strings_for_bpe`. Its regular expressions
+# have no lookahead, so it puts a mark before the space of a word and removes it afterwards. With
+# spaces at the end of a text, and the mark itself, this is not what HuggingFace does.
+_MARK = "\u096c"
+_WIDE = "\u00a0\u2009\u202f\u3000"
+_BLANK = rf"\t\n\f\r {_WIDE}"
+_WORD_BEGINS = re.compile(rf"(?= [^{_BLANK}])|(?<=[\t\n\f\r ]{_WIDE})\Z")
+_SPLITS = (
+    rf"'s|'t|'re|'ve|'m|'ll|'d|[{_BLANK}]+[\n\r\t\f{_MARK}{_WIDE}]"
+    rf"| ?\p{{L}}+| ?\p{{N}}+| ?[^{_BLANK}\p{{L}}\p{{N}}]+",
+    rf"[ \t\r\f\v{_MARK}{_WIDE}]\z",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Subwords(Vocabulary):
+    """A vocabulary with RoBERTa's special entries, written as a `tokenizer.json`.
+
+    Attributes:
+        space: stands for a space: the first character of an entry that begins a word.
+    """
+
+    special: ClassVar[SpecialTokens] = SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+    space: ClassVar[str]
+
+    def begins_word(self, token: str) -> bool:
+        return token.startswith(self.space) and token != self.space
+
+    def _settings(self) -> dict[str, Any]:
+        # HuggingFace's generic class, since RoBERTa's classes expect <s> before <pad>.
+        ends = {"bos_token": self.special.cls, "eos_token": self.special.sep}
+        return {"tokenizer_class": "PreTrainedTokenizerFast", **ends}
+
+
+@dataclasses.dataclass(frozen=True)
+class BytePair(Subwords):
+    """A vocabulary of byte-pair encoding.
+
+    Attributes:
+        merges: pairs of tokens to merge, "first second", the highest priority first.
+    """
+
+    space: ClassVar[str] = "\u0120"
+    merges: tuple[str, ...]
+
+    def _content(self) -> bytes:
+        return "\n".join((*self.text_tokens, "", *self.merges)).encode()
+
+    def describe(self) -> str:
+        return "cased, in bytes"
+
+    def make_split(self) -> Split:
+        tokenizer, steps = self.make_fast(), pre_tokenizers
+        parts = [steps.Split(tokenizers.Regex(pattern), "isolated") for pattern in _SPLITS]
+        marks = steps.Split(tokenizers.Regex(rf"\A{_MARK}\z"), "removed")
+        as_bytes = steps.ByteLevel(add_prefix_space=False, use_regex=False)
+        tokenizer.pre_tokenizer = steps.Sequence([*parts, marks, as_bytes])
+        # As in the graph, null characters are left out.
+        mark = functools.partial(_WORD_BEGINS.sub, _MARK)
+        return _split_by(tokenizer, lambda text: mark(text.replace("\0", "")))
+
+    def make_fast(self) -> tokenizers.Tokenizer:
+        entries = {token: index for index, token in enumerate(self.tokens)}
+        pairs = [(first, second) for first, second in map(str.split, self.merges)]
+        tokenizer = tokenizers.Tokenizer(models.BPE(entries, pairs))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        return tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class SentencePiece(Subwords):
+    """A unigram vocabulary: a text is split in the most probable way.
+
+    Attributes:
+        scores: the log probability of each piece; [EOT] has none.
+        charsmap: SentencePiece's compiled table of character replacements.
+    """
+
+    space: ClassVar[str] = "\u2581"
+    scores: tuple[float, ...]
+    charsmap: bytes
+
+    def _content(self) -> bytes:
+        tokens = "\n".join(self.text_tokens).encode()
+        return tokens + np.array(self.scores, np.float32).tobytes() + self.charsmap
+
+    def describe(self) -> str:
+        return "cased, normalised by SentencePiece"
+
+    def make_split(self) -> Split:
+        import sentencepiece
+
+        # Not HuggingFace's tokenizer: it normalises half-width kana in another way.
+        model = self.make_model().SerializeToString()
+        return sentencepiece.SentencePieceProcessor(model_proto=model).encode
+
+    def make_fast(self) -> tokenizers.Tokenizer:
+        pieces = list(zip(self.tokens, (*self.scores, 0.0)))
+        model = models.Unigram(pieces, unk_id=self.unk_id, byte_fallback=False)
+        tokenizer, steps = tokenizers.Tokenizer(model), pre_tokenizers
+        if self.charsmap:
+            tokenizer.normalizer = normalizers.Precompiled(self.charsmap)
+        words = [steps.WhitespaceSplit(), steps.Metaspace(self.space, "always")]
+        tokenizer.pre_tokenizer = steps.Sequence(words)
+        tokenizer.decoder = decoders.Metaspace(self.space, "always")
+        return tokenizer
+
+    def make_model(self) -> "ModelProto":
+        """The vocabulary as a SentencePiece model with the same ids."""
+        from sentencepiece import sentencepiece_model_pb2 as protobuf
+
+        model, kind = protobuf.ModelProto(), protobuf.ModelProto.SentencePiece
+        kinds = dict.fromkeys((*self.special, END_OF_TURN), kind.CONTROL)
+        kinds[self.special.unk] = kind.UNKNOWN
+        for token, score in zip(self.tokens, (*self.scores, 0.0)):
+            model.pieces.add(piece=token, score=score, type=kinds.get(token, kind.NORMAL))
+        model.trainer_spec.model_type = protobuf.TrainerSpec.UNIGRAM
+        model.normalizer_spec.precompiled_charsmap = self.charsmap
+        return model

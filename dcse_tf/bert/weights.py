@@ -6,13 +6,12 @@ keras-hub can load such files but not write them.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import operator
 import pathlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from absl import logging
@@ -39,7 +38,6 @@ POOLER, CLASSIFIER = "pooler.dense", "classifier"
 SPEAKER_TABLE = "embeddings.speaker_embeddings.weight"
 SPEAKERS = 2  # the response's speaker, and everyone else
 _WEIGHTS_FILE = "model.safetensors"
-_PARTS = "model-*-of-*.safetensors"  # of a large checkpoint
 _BY_TOKEN = ("embeddings.word_embeddings.weight", "cls.predictions.bias")
 _IN_LAYER = re.compile(r"encoder\.layer\.(\d+)\.")
 # What encoders are stored with and do not need: the pooler, heads that predict tokens or the next
@@ -50,21 +48,12 @@ _NOT_NEEDED = re.compile(
 _NAMED = 5  # tensors in a message
 
 
-@dataclasses.dataclass(frozen=True)
-class _Weight:
-    """A row of the table of weights.
+class _Weight(NamedTuple):
+    """A row of the table of weights; for kind and input_axes see `WeightPair`."""
 
-    Attributes:
-        name: the tensor's name in HuggingFace's files; in a transformer layer, without its prefix.
-        sizes: the tensor's shape, as names of entries in config.json.
-        path: the variable's path of attributes, from keras-hub's backbone or from one of its
-            transformer layers.
-        kind, input_axes: see `WeightPair`.
-    """
-
-    name: str
-    sizes: tuple[str, ...]
-    path: str
+    name: str  # the tensor's in HuggingFace's files; in a transformer layer, without its prefix
+    sizes: tuple[str, ...]  # the tensor's shape, as names of entries in config.json
+    path: str  # the variable's, of attributes from keras-hub's backbone or one of its layers
     kind: str = "table"
     input_axes: int = 1
 
@@ -114,12 +103,7 @@ _MASKED_LM_HEAD = [
 ]
 
 
-def _layer_prefix(index: int) -> str:
-    return f"encoder.layer.{index}."
-
-
-@dataclasses.dataclass(frozen=True)
-class WeightPair:
+class WeightPair(NamedTuple):
     """A Keras variable and its HuggingFace name.
 
     Attributes:
@@ -133,11 +117,8 @@ class WeightPair:
 
     variable: keras.Variable
     name: str
-    kind: str
-    input_axes: int
-
-    def to_keras(self, value: np.ndarray) -> np.ndarray:
-        return (value.T if self.kind == "kernel" else value).reshape(self.variable.shape)
+    kind: str = "table"
+    input_axes: int = 1
 
     def to_huggingface(self) -> np.ndarray:
         value = self.variable.numpy()
@@ -153,7 +134,7 @@ def backbone_weights(backbone: keras_hub.models.BertBackbone) -> Iterator[Weight
     if hasattr(backbone, "relative_bias"):
         yield from _pair(_RELATIVE, backbone)
     for index, layer in enumerate(backbone.transformer_layers):
-        yield from _pair(_LAYER, layer, _layer_prefix(index))
+        yield from _pair(_LAYER, layer, f"encoder.layer.{index}.")
 
 
 def masked_lm_head_weights(head: keras_hub.layers.MaskedLMHead) -> Iterator[WeightPair]:
@@ -185,7 +166,7 @@ def read_bert_tensors(
     """
     tensors, layers = read_tensors(folder), config["num_hidden_layers"]
     rows = [("", row) for row in (*_EMBEDDINGS, *(_RELATIVE if is_relative(config) else []))]
-    rows += [(_layer_prefix(index), row) for index in range(layers) for row in _LAYER]
+    rows += [(f"encoder.layer.{index}.", row) for index in range(layers) for row in _LAYER]
     shapes = {prefix + row.name: tuple(config[size] for size in row.sizes) for prefix, row in rows}
     shapes |= further or {}
     found = {name: _take(tensors, name, shape, str(folder)) for name, shape in shapes.items()}
@@ -221,6 +202,17 @@ def _take(
     return value.astype(np.float32, copy=False)
 
 
+def head_shapes(dim: int, speakers: bool) -> dict[str, tuple[int, ...]]:
+    """The shapes of a re-ranker's tensors other than its BERT's, by name."""
+    shapes: dict[str, tuple[int, ...]] = {
+        f"{POOLER}.weight": (dim, dim),
+        f"{POOLER}.bias": (dim,),
+        f"{CLASSIFIER}.weight": (1, dim),
+        f"{CLASSIFIER}.bias": (1,),
+    }
+    return shapes | ({SPEAKER_TABLE: (SPEAKERS, dim)} if speakers else {})
+
+
 def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
     """All tensors of a checkpoint, under BERT's names without "bert.".
 
@@ -230,16 +222,10 @@ def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
     Raises:
         InputError: a file is missing or cannot be read.
     """
-    paths = [folder / _WEIGHTS_FILE]
-    if not paths[0].is_file():
-        paths = sorted(folder.glob(_PARTS)) or paths
-    tensors: dict[str, np.ndarray] = {}
-    for path in paths:
-        tensors.update(read_tensor_file(path, finite=False))  # `_take` checks what is used
+    tensors = read_tensor_file(folder / _WEIGHTS_FILE, finite=False)  # `_take` checks what is used
     path = folder / "config.json"
     config = read_json_object(path) if path.is_file() else {}
-    padding = find_padding(folder)
-    return _pad_first(convert_tensors(config, tensors), padding)
+    return _pad_first(convert_tensors(config, tensors), find_padding(folder))
 
 
 def _pad_first(tensors: dict[str, np.ndarray], padding: int) -> dict[str, np.ndarray]:
@@ -255,12 +241,8 @@ def _pad_first(tensors: dict[str, np.ndarray], padding: int) -> dict[str, np.nda
 def extend_vocabulary(
     tensors: dict[str, np.ndarray], size: int, like: int
 ) -> dict[str, np.ndarray]:
-    """Adds tokens to a checkpoint's tensors, each as a copy of an existing token.
-
-    Args:
-        tensors: tensors under the names that `read_tensors` gives.
-        size: size of the vocabulary; tensors with at least that many rows stay unchanged.
-        like: id of the token that is copied.
+    """Adds tokens to a checkpoint's tensors, up to a vocabulary of `size` entries, each as a copy
+    of the token with the id `like`.
     """
     extended = dict(tensors)
     for name in _BY_TOKEN:
@@ -272,19 +254,15 @@ def extend_vocabulary(
 
 
 def assign(pairs: Iterable[WeightPair], tensors: dict[str, np.ndarray], source: str) -> None:
-    """Assigns the values of a checkpoint to Keras variables.
-
-    Args:
-        pairs: the variables and the names of their tensors.
-        tensors: the checkpoint's tensors by name.
-        source: the checkpoint, for error messages.
+    """Assigns the tensors of a checkpoint, which errors call `source`, to Keras variables.
 
     Raises:
         InputError: a tensor is missing, has the wrong shape or a number that is not finite.
     """
     for pair in pairs:
         value = _take(tensors, pair.name, pair.to_huggingface().shape, source)
-        pair.variable.assign(pair.to_keras(value))
+        value = value.T if pair.kind == "kernel" else value
+        pair.variable.assign(value.reshape(pair.variable.shape))
 
 
 def to_tensors(pairs: Iterable[WeightPair]) -> dict[str, np.ndarray]:
@@ -297,15 +275,10 @@ def shift_tokens(
 ) -> dict[str, np.ndarray]:
     """Subtracts a constant from a BERT's token embeddings, and so from its sentence embeddings.
 
-    The constant is subtracted from the last layer norm's bias, so that it applies in any software
-    that reads the files.
-
-    Args:
-        tensors: tensors under the names that `read_tensors` gives.
-        layers: number of the BERT's transformer layers.
-        shift: float `[dim]`, the constant.
+    The constant, float `[dim]`, is subtracted from the last layer norm's bias, so that it applies
+    in any software that reads the files.
     """
-    name = _layer_prefix(layers - 1) + "output.LayerNorm.bias"
+    name = f"encoder.layer.{layers - 1}.output.LayerNorm.bias"
     return {**tensors, name: (tensors[name] - shift).astype(tensors[name].dtype)}
 
 
@@ -316,11 +289,6 @@ def write_bert(
 
     An MPNet is written as an MPNet, with its own token ids: see `number_as_written` of
     `dcse_tf.bert.tokenizer`.
-
-    Args:
-        folder: an existing folder.
-        config: the BERT's configuration.
-        tensors: its weights, without a head.
 
     Raises:
         OutputError: it cannot be written.

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 import tensorflow as tf
 
 from dcse_tf.bert.layout import Tensors
-from dcse_tf.bert.pair_rule import PairRule
 from dcse_tf.bert.pairs import (
     end_turns,
     find_rows,
@@ -19,6 +18,7 @@ from dcse_tf.bert.pairs import (
     put_in_rows,
     strip_ends,
 )
+from dcse_tf.bert.token_rows import PairRule
 from dcse_tf.data.records import parse_given, parse_session
 from dcse_tf.data.responses import prefer
 from dcse_tf.data.table import Rows, Step

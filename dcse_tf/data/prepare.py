@@ -20,10 +20,9 @@ import tensorflow as tf
 from absl import logging
 
 from dcse_tf.bert.checkpoints import resolve_checkpoint
-from dcse_tf.bert.tokenizer import read_vocabulary
-from dcse_tf.bert.unknown import warn_of_unknown
-from dcse_tf.bert.vocabulary import Vocabulary
-from dcse_tf.bert.wordpiece import SPECIAL_TOKENS, train_vocabulary
+from dcse_tf.bert.token_rows import warn_of_unknown
+from dcse_tf.bert.tokenizer import read_vocabulary, train_vocabulary
+from dcse_tf.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
 from dcse_tf.data.corpus import Splitter, describe_dropped, join_session, read_raw_sessions
 from dcse_tf.data.dialogue import Session
 from dcse_tf.data.formats import RawSession

@@ -27,21 +27,17 @@ class Backend(abc.ABC):
         batch_tokens: most tokens in a batch, including padding.
         settings: the model's settings, where known: max_sequence_length in tokens, pooling,
             compute_dtype, a prefix if there is one, and unit_norm if every embedding has length 1.
+
+    Attributes:
+        match: the model's own similarity; None if it has only sentence embeddings.
+        heads: the projection heads that the model was trained with, by side; empty without any.
     """
 
     def __init__(self, batch_tokens: int, settings: Mapping[str, Any]):
+        self.match: Match | None = None
+        self.heads: HeadMaps = {}
         self.batch_tokens = batch_tokens
         self.settings = settings
-
-    @property
-    def match(self) -> Match | None:
-        """The model's own similarity; None if it has only sentence embeddings."""
-        return None
-
-    @property
-    def heads(self) -> HeadMaps:
-        """The projection heads that the model was trained with, by side; empty without any."""
-        return {}
 
     @abc.abstractmethod
     def read(self, texts: list[str]) -> tuple[Any, np.ndarray, np.ndarray]:
@@ -98,7 +94,7 @@ class Backend(abc.ABC):
         """
         order = np.argsort(lengths, kind="stable")
         lengths = lengths[order]
-        done, total = 0, int(lengths.sum())
+        done = np.cumsum(lengths)
         embeddings = np.empty([len(lengths), 0], np.float32)
         for start, stop in split_by_length(lengths, self.batch_tokens, batch_size):
             rows = order[start:stop]
@@ -106,9 +102,8 @@ class Backend(abc.ABC):
             if not start:
                 embeddings = np.empty([len(lengths), batch.shape[1]], np.float32)
             embeddings[rows] = batch
-            done += int(lengths[start:stop].sum())
             if progress:
-                progress(done, total)
+                progress(int(done[stop - 1]), int(done[-1]))
         return embeddings
 
 
@@ -135,11 +130,7 @@ class FunctionBackend(Backend):
         super().__init__(batch_tokens, {"max_sequence_length": None, **(settings or {})})
         self._encode = encode
         self._fingerprint = fingerprint
-        self._match = match
-
-    @property
-    def match(self) -> Match | None:
-        return self._match
+        self.match = match
 
     def read(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         sizes = np.array([len(text.encode()) for text in texts])
@@ -166,18 +157,23 @@ def split_by_length(
     Yields:
         The range of each batch: (first row, one past the last).
     """
-    most = batch_size or len(lengths)
     start = 0
     while start < len(lengths):
         # First an upper bound, as if all rows were as short as the first; then the largest number
         # of rows that fit when padded to the last of them.
-        rows = min(max(1, batch_tokens // max(1, int(lengths[start]))), most)
-        stop = min(start + rows, len(lengths))
-        counts = np.arange(1, stop - start + 1)
-        fits = np.flatnonzero(counts * lengths[start:stop] <= batch_tokens)
+        rows = min(batch_tokens // max(1, int(lengths[start])), batch_size or len(lengths))
+        own = lengths[start : start + max(1, rows)]
+        fits = np.flatnonzero(own * np.arange(1, len(own) + 1) <= batch_tokens)
         stop = start + (int(fits[-1]) + 1 if len(fits) else 1)
         yield start, stop
         start = stop
+
+
+def normalize(embeddings: np.ndarray) -> np.ndarray:
+    """Scales rows `[..., dim]` to length 1, as float64; a zero row stays zero."""
+    embeddings = np.asarray(embeddings, np.float64)
+    norms = np.linalg.norm(embeddings, axis=-1, keepdims=True)
+    return embeddings / np.where(norms == 0.0, 1.0, norms)
 
 
 def hash_arrays(arrays: Mapping[str, np.ndarray], settings: Mapping[str, Any]) -> str:

@@ -1,21 +1,39 @@
-"""The TensorFlow graph from strings to sentence embeddings, and the backend that runs it."""
+"""The TensorFlow graph from strings to sentence embeddings, the backend that runs it, and the
+loading of both from a checkpoint or a baseline that was fitted to one.
+"""
 
-import functools
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
-from dcse_tf.bert.checkpoints import approximates_gelu, read_config
-from dcse_tf.bert.token_rows import TokenRows
-from dcse_tf.bert.unknown import UnknownTokens
+from dcse_tf.baselines.registry import is_baseline, read_baseline
+from dcse_tf.bert.bert import build_bert_encoder, load_backbone
+from dcse_tf.bert.checkpoints import approximates_gelu, read_config, read_max_sequence_length
+from dcse_tf.bert.encoder_options import EncoderOptions
+from dcse_tf.bert.fused_bert import FusedBert
+from dcse_tf.bert.sentence_modules import AffineMap, read_modules
+from dcse_tf.bert.token_rows import TokenRows, UnknownTokens
+from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.bert.vocabulary import Vocabulary
 from dcse_tf.bert.weights import read_bert_tensors
-from dcse_tf.encoder.backend import BATCH_TOKENS, Backend, Match, hash_arrays, split_by_length
-from dcse_tf.matching.head_files import HeadMaps, read_heads
-from dcse_tf.matching.matching import PAPER, MatchingForm, build_matching, masked_mean
+from dcse_tf.encoder.backend import BATCH_TOKENS, Backend, hash_arrays, split_by_length
+from dcse_tf.encoder.load import find_folder, refuse_reranker
+from dcse_tf.encoder.model_options import ModelOptions
+from dcse_tf.errors import InputError
+from dcse_tf.matching.equations import (
+    PAPER,
+    MatchingForm,
+    build_matching,
+    masked_mean,
+    read_matching,
+)
+from dcse_tf.matching.head_files import read_heads
+from dcse_tf.matching.heads import AffineMaps
 from dcse_tf.progress import Progress
 
 _CHUNK = 1000  # contexts whose token embeddings are held in memory at a time
@@ -74,22 +92,14 @@ class EncoderGraph(tf.Module):
         inputs = {"token_ids": token_ids, "padding_mask": padding_mask}
         return tf.cast(self.bert(inputs, training=False), tf.float32), padding_mask
 
-    def pool_plainly(
-        self, token_ids: tf.Tensor, padding_mask: tf.Tensor | None = None
-    ) -> tf.Tensor:
-        """Sentence embeddings without the postprocessing, float32 `[n, dim]`."""
+    def pool_tokens(self, token_ids: tf.Tensor, padding_mask: tf.Tensor | None = None) -> tf.Tensor:
+        """Sentence embeddings float32 `[n, dim]`, not normalised; see `encode_tokens`."""
         embeddings, padding_mask = self.encode_tokens(token_ids, padding_mask)
         if self.pooling == "cls":
             # Equal to [:, 0], but also works for an empty batch, which has no columns.
-            return tf.reduce_sum(embeddings[:, :1], axis=1)
-        return masked_mean(embeddings, padding_mask)
-
-    def pool_tokens(self, token_ids: tf.Tensor, padding_mask: tf.Tensor | None = None) -> tf.Tensor:
-        """Sentence embeddings float32 `[n, dim]`, not normalised; see `encode_tokens`."""
-        return self.postprocess(self.pool_plainly(token_ids, padding_mask))
-
-    def postprocess(self, pooled: tf.Tensor) -> tf.Tensor:
-        """Applies the postprocessing, if there is one, to float32 `[n, dim]`."""
+            pooled = tf.reduce_sum(embeddings[:, :1], axis=1)
+        else:
+            pooled = masked_mean(embeddings, padding_mask)
         if self.postprocessing is None:
             return pooled
         return tf.cast(self.postprocessing(pooled), tf.float32)
@@ -142,12 +152,20 @@ class GraphBackend(Backend):
         }
         super().__init__(batch_tokens, settings)
         self.graph = graph
-        ends = 2 + vocabulary.count_prefix()
-        self._unknown = UnknownTokens(vocabulary.unk_id, vocabulary.special.unk, ends)
+        # With postprocessing, which was fitted to sentence embeddings, there is no matching; nor
+        # heads, or with [CLS], on whose embeddings they were not trained.
+        if not graph.postprocessing:
+            self.match = self.score
+            if graph.source and graph.pooling == "mean":
+                self.heads = read_heads(graph.source)
+        self._unknown = UnknownTokens.of(vocabulary)
         self._tokenize = graph.tokenizer.as_graph(graph.max_sequence_length)
         ids = [tf.TensorSpec([None, None], tf.int32)]
-        self._pool = tf.function(graph.pool_tokens, input_signature=ids, autograph=False)
-        self._encode = tf.function(graph.encode_tokens, input_signature=ids, autograph=False)
+        self._pool, self._encode = (
+            tf.function(compute, input_signature=ids, autograph=False)
+            for compute in (graph.pool_tokens, graph.encode_tokens)
+        )
+        self._matching: Any = None
 
     def read(self, texts: list[str]) -> tuple[TokenRows, np.ndarray, np.ndarray]:
         token_ids, truncated = self._tokenize(tf.constant(texts))
@@ -169,22 +187,7 @@ class GraphBackend(Backend):
         return self._pool(inputs.to_table(tokens)).numpy()
 
     def fingerprint(self) -> str:
-        """See `EncoderGraph.fingerprint`."""
         return self.graph.fingerprint()
-
-    @functools.cached_property
-    def heads(self) -> HeadMaps:
-        """The projection heads, see `read_heads`; empty for an encoder that is being trained, and
-        with postprocessing or [CLS] pooling, whose embeddings they were not trained on.
-        """
-        graph = self.graph
-        plain = graph.pooling == "mean" and not graph.postprocessing
-        return read_heads(graph.source) if graph.source and plain else {}
-
-    @property
-    def match(self) -> Match | None:
-        """`score`; None with postprocessing, which was fitted to sentence embeddings."""
-        return None if self.graph.postprocessing else self.score
 
     def embed_tokens(self, texts: list[str]) -> dict[str, np.ndarray]:
         """Text -> its token embeddings, float32 `[tokens, dim]`, without padding."""
@@ -235,6 +238,9 @@ class GraphBackend(Backend):
         place = {text: index for index, text in enumerate(texts)}
         table = tf.ragged.stack([encoded[text] for text in texts])
         turns = tf.ragged.constant([[place[t] for t in group] for group in contexts], tf.int32)
+        if self._matching is None:
+            matching = build_matching(encoded[texts[0]].shape[1], self.graph.matching.attention)
+            self._matching = tf.function(matching, reduce_retracing=True)
         similarity = self._matching(
             {
                 "token_embeddings": table.to_tensor(),
@@ -246,12 +252,111 @@ class GraphBackend(Backend):
         )
         return similarity.numpy()
 
-    @functools.cached_property
-    def _matching(self) -> Callable[[dict[str, tf.Tensor]], tf.Tensor]:
-        (embeddings,) = self.embed_tokens([""]).values()
-        matching = build_matching(embeddings.shape[-1], self.graph.matching.attention)
-        return tf.function(matching, reduce_retracing=True)
-
 
 def _to_rows(token_ids: tf.RaggedTensor) -> TokenRows:
     return TokenRows(token_ids.values.numpy(), token_ids.row_splits.numpy())
+
+
+def load_checkpoint(folder: pathlib.Path, options: ModelOptions) -> GraphBackend:
+    """Loads a folder that holds a BERT; `options.model` is ignored."""
+    config = read_config(folder)
+    bert = FusedBert(read_bert_tensors(folder, config), config, options.compute_dtype)
+    graph = _build_graph(folder, config, bert, options)
+    return GraphBackend(graph, options.batch_tokens, options.compute_dtype)
+
+
+_AS_IT_IS = EncoderOptions()
+
+
+def load_graph(name: str, option: str, options: EncoderOptions = _AS_IT_IS) -> EncoderGraph:
+    """Loads an encoder in a form that can be exported.
+
+    Args:
+        name: see `resolve_checkpoint`; or the folder of a baseline that was fitted to a BERT.
+        option: the option that gives the name, for messages.
+        options: pooling, prefix and length; the checkpoint's own by default.
+
+    Raises:
+        InputError: see `load_backend`.
+    """
+    folder = find_folder(name, option)
+    refuse_reranker(folder, name, option)
+    if is_baseline(folder) and read_baseline(folder).spec.make_encode:
+        raise InputError(
+            f"`{option}`={name}: is a baseline without an encoder, which cannot be exported"
+        )
+    bert = build_bert_encoder(load_backbone(folder))
+    return _build_graph(folder, read_config(folder), bert, options)
+
+
+def _build_graph(
+    folder: pathlib.Path,
+    config: dict[str, Any],
+    bert: Callable[..., tf.Tensor],
+    options: EncoderOptions,
+) -> EncoderGraph:
+    length = options.max_sequence_length or read_max_sequence_length(folder)
+    positions = config["max_position_embeddings"]
+    if length > positions:
+        raise InputError(f"`max_sequence_length`={length}: {folder} has {positions} positions")
+    vocabulary = read_vocabulary(folder)
+    if options.prefix:
+        vocabulary = vocabulary.with_prefix(options.prefix)
+    vocabulary.require_room(length)
+    pooling, layer, fingerprint = _read_pooling(folder, options, config["hidden_size"])
+    matching = read_matching(folder)
+    return EncoderGraph(bert, vocabulary, length, pooling, layer, matching, folder, fingerprint)
+
+
+def _read_pooling(
+    folder: pathlib.Path, options: EncoderOptions, dim: int
+) -> tuple[str, keras.layers.Layer | None, str]:
+    """The pooling, "mean" or "cls"; the layer applied to pooled embeddings `[n, dim]`, if any; and
+    a hash of what it computes: as the user asks, or by default as the checkpoint was made.
+    """
+    baseline = read_baseline(folder) if is_baseline(folder) else None
+    modules = None if baseline else read_modules(folder)
+    pooling = ""
+    maps: Sequence[AffineMap] = ()
+    if side := options.projection:
+        heads = {} if baseline else read_heads(folder)
+        if not heads:
+            raise InputError(
+                f"`projection`={side}: {folder} has no projection heads; expected the run of a "
+                "training with `projection_dim`"
+            )
+        pooling, maps = "mean", heads[side]
+    elif baseline:
+        assert baseline.pooling
+        pooling = baseline.pooling
+    elif modules:
+        if modules.unit_norm:
+            logging.info(
+                "%s scales its embeddings to unit length (Normalize); here they keep their "
+                "length, export has `unit_norm`",
+                folder,
+            )
+        if not modules.maps:
+            return options.pooling or modules.pooling, None, ""
+        pooling, maps = modules.pooling, modules.maps
+
+    # What was fitted or trained behind one pooling has no meaning behind another.
+    if pooling and options.pooling not in ("", pooling):
+        raise InputError(f"`pooling`={options.pooling}: {folder} was made for `pooling`={pooling}")
+    if baseline:
+        fingerprint = hash_arrays(baseline.fitted.tensors, baseline.fitted.facts)
+        return pooling, baseline.make(dim), fingerprint
+    for step in maps:
+        if len(step.matrix) != dim:
+            raise InputError(f"{folder}: a Dense module of {len(step.matrix)}, expected {dim}")
+        dim = step.matrix.shape[1]
+    if not maps:
+        return options.pooling or "mean", None, ""
+    arrays = {
+        f"{place}/{name}": getattr(step, name)
+        for place, step in enumerate(maps)
+        for name in ("shift", "matrix", "bias")
+    }
+    rectified = [place for place, step in enumerate(maps) if step.relu]
+    layer = AffineMaps(maps, name=f"{side}_head" if side else "dense")
+    return pooling, layer, hash_arrays(arrays, {"relu": rectified} if rectified else {})

@@ -7,10 +7,9 @@ import functools
 import pathlib
 
 from dcse_tf.bert.checkpoints import resolve_checkpoint
+from dcse_tf.encoder import exports
 from dcse_tf.encoder.backend import Backend, FunctionBackend, hash_arrays
 from dcse_tf.encoder.model_options import ModelOptions
-from dcse_tf.encoder.onnx_backend import OnnxBackend, is_onnx
-from dcse_tf.encoder.static_backend import is_static, load_static
 from dcse_tf.errors import InputError, name_missing_tensorflow
 from dcse_tf.reading.reranker_files import is_reranker
 
@@ -30,28 +29,26 @@ def load_backend(options: ModelOptions, option: str = "model") -> Backend:
     if (folder / "saved_model.pb").is_file():
         _refuse_settings(options)
         with name_missing_tensorflow(f"`{option}`={options.model}: a SavedModel"):
-            from dcse_tf.encoder.saved_model_backend import load_saved_model
-
-            return load_saved_model(folder, options.batch_tokens)
-    if is_onnx(folder):
+            return exports.load_saved_model(folder, options.batch_tokens)
+    if exports.is_onnx(folder):
         refuse_reranker(folder, options.model, option)
         _refuse_settings(options)
-        return OnnxBackend(folder, options.batch_tokens)
+        return exports.OnnxBackend(folder, options.batch_tokens)
 
     from dcse_tf.baselines.registry import is_baseline, read_baseline
 
     folder = find_folder(options.model, option)
     refuse_reranker(folder, options.model, option)
-    if is_static(folder):
+    if exports.is_static(folder):
         _refuse_settings(options)
-        return load_static(folder)
+        return exports.load_static(folder)
     if is_baseline(folder) and (baseline := read_baseline(folder)).spec.make_encode:
         _refuse_settings(options)
         tensors, facts = baseline.fitted.tensors, baseline.fitted.facts
         hash_fitted = functools.partial(hash_arrays, tensors, facts)
         return FunctionBackend(baseline.make(), hash_fitted, options.batch_tokens)
     with name_missing_tensorflow(f"`{option}`={options.model}: a checkpoint"):
-        from dcse_tf.encoder.checkpoint import load_checkpoint
+        from dcse_tf.encoder.graph import load_checkpoint
     return load_checkpoint(folder, options)
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from dcse_tf.bert.options import EncoderOptions
+from dcse_tf.bert.encoder_options import EncoderOptions
 from dcse_tf.options import option
 
 
@@ -19,24 +19,18 @@ class ModelOptions(EncoderOptions):
     )
     batch_tokens: int = option(
         2048,
-        "Tokens encoded at a time, including padding. Sentences of similar length are batched "
-        "together. For a SavedModel export, which tokenises internally, four bytes of text "
-        "count as a token. A static export takes more at once.",
+        "Tokens encoded at a time, including padding; in a SavedModel, four bytes are a token.",
         minimum=1,
     )
     compute_dtype: str = option(
         "float32",
-        "Type that the encoder computes in; embeddings are float32 in either case. bfloat16 "
-        "is faster on processors that support it (avx512_bf16 or amx_bf16 in /proc/cpuinfo); "
-        "the mean cosine with float32's embeddings is above 0.999. An export computes in the "
-        "type it was written in, int8 if it was quantised.",
+        "Type that a checkpoint computes in; embeddings are float32. bfloat16 is faster on "
+        "processors that have it (avx512_bf16 or amx_bf16 in /proc/cpuinfo), to a cosine of 0.999.",
         choices=("float32", "bfloat16"),
     )
     truncate_dim: int = option(
         0,
-        "Keep only this many dimensions of each embedding, the first ones, which training "
-        "with Matryoshka losses makes the best. Matching, which compares token embeddings, "
-        "always uses all. 0: all.",
+        "Keep the first dimensions of embeddings alone, as Matryoshka losses train. 0: all.",
         minimum=1,
         or_zero=True,
     )

@@ -12,11 +12,10 @@ import numpy as np
 from absl import logging
 
 from dcse_tf.bert.blanks import NO_CANDIDATE, is_blank
-from dcse_tf.encoder.backend import Backend, Match
+from dcse_tf.encoder.backend import Backend, Match, normalize
 from dcse_tf.encoder.backend import Progress as ProgressFunction
 from dcse_tf.encoder.load import load_backend
 from dcse_tf.encoder.model_options import ModelOptions
-from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError
 from dcse_tf.files import hash_bytes
 from dcse_tf.matching.head_files import HeadMaps, project
@@ -169,11 +168,7 @@ class SentenceEncoder:
         sentences = read_texts([texts] if single else texts, "texts")
         if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
             raise ValueError(f"batch_size={batch_size!r}: expected a whole number of at least 1")
-        if callable(show_progress):
-            progress: ProgressFunction | None = show_progress
-        else:
-            progress = Progress("tokens").update if show_progress else None
-
+        progress = Progress("tokens").update if show_progress is True else show_progress or None
         found, _, truncated = self.backend.embed_texts(sentences, batch_size, progress)
         cut = set(itertools.compress(sentences, truncated))
         if self._gathered is None:
@@ -264,17 +259,7 @@ class SentenceEncoder:
         to float32 `[contexts, candidates]`. None if the model has only sentence embeddings.
         """
         match = self.backend.match
-        if match is None:
-            return None
-
-        def match_without_blanks(
-            contexts: list[list[str]], candidates: list[list[str]]
-        ) -> np.ndarray:
-            turns = [[turn for turn in context if not is_blank(turn)] for context in contexts]
-            blank = np.array([[is_blank(text) for text in group] for group in candidates])
-            return np.where(blank, np.float32(NO_CANDIDATE), match(turns, candidates))
-
-        return match_without_blanks
+        return functools.partial(_match_without_blanks, match) if match else None
 
     def similarity(
         self,
@@ -325,16 +310,17 @@ class SentenceEncoder:
                 "response by; load the run directory or the checkpoint it was made from"
             )
         if not lengths[0]:
-            scores = np.zeros([len(contexts), 0], np.float32)
-        else:
-            scores = self.match(contexts, candidates)
+            return np.zeros([0] if single else [len(contexts), 0], np.float32)
+        scores = self.match(contexts, candidates)
         return scores[0] if single else scores
 
-    def as_mteb(self) -> Any:
-        """This encoder for `mteb.evaluate`; needs `pip install mteb`, which installs PyTorch."""
-        from dcse_tf.encoder.mteb import MtebEncoder
 
-        return MtebEncoder(self.encode, self.name, self.fingerprint(), self.dim)
+def _match_without_blanks(
+    match: Match, contexts: list[list[str]], candidates: list[list[str]]
+) -> np.ndarray:
+    turns = [[turn for turn in context if not is_blank(turn)] for context in contexts]
+    blank = np.array([[is_blank(text) for text in group] for group in candidates])
+    return np.where(blank, np.float32(NO_CANDIDATE), match(turns, candidates))
 
 
 def read_texts(values: Any, name: str) -> list[str]:

@@ -20,7 +20,7 @@ from dcse_tf.data.dialogue import Context, Utterance, make_session
 from dcse_tf.data.formats.candidates import CandidateGroup
 from dcse_tf.data.formats.messages import parse_dialogue
 from dcse_tf.data.formats.reading import read_json_lines
-from dcse_tf.encoder.unit_length import normalize
+from dcse_tf.encoder.backend import normalize
 from dcse_tf.evaluation import metrics
 from dcse_tf.evaluation.metrics import Encode, Evaluation
 from dcse_tf.evaluation.names import (

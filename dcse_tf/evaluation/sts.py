@@ -5,7 +5,7 @@ import pathlib
 
 import numpy as np
 
-from dcse_tf.encoder.unit_length import normalize
+from dcse_tf.encoder.backend import normalize
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import metrics
 from dcse_tf.evaluation.metrics import Encode, Evaluation

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from dcse_tf.bert.options import EncoderOptions
+from dcse_tf.bert.encoder_options import EncoderOptions
 from dcse_tf.exporting.export_formats import FORMATS
 from dcse_tf.options import OptionError, option
 

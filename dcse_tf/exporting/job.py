@@ -2,7 +2,7 @@
 
 import pathlib
 
-from dcse_tf.encoder.checkpoint import load_graph
+from dcse_tf.encoder.graph import load_graph
 from dcse_tf.encoder.load import find_folder
 from dcse_tf.errors import InputError
 from dcse_tf.exporting.export_formats import ExportFormat, find_format

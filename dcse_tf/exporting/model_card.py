@@ -19,10 +19,9 @@ from dcse_tf.evaluation.bootstrap import score_names
 from dcse_tf.evaluation.report import read_json, short_path
 from dcse_tf.exporting.export_options import ExportOptions
 from dcse_tf.input_files import read_json_object
-from dcse_tf.matching.matching import has_matching
+from dcse_tf.matching.equations import has_matching
 from dcse_tf.options import option
-from dcse_tf.reranker.checkpoint_scorer import BERT
-from dcse_tf.reranker.scorers import RerankerFolder
+from dcse_tf.reranker.scorers import BERT, RerankerFolder
 from dcse_tf.tasks.options import TrainOptions
 
 # Files of a run directory, and in its encoder's folder, see `dcse_tf.training`.

@@ -13,8 +13,8 @@ from dcse_tf.bert import checkpoints, sentence_modules
 from dcse_tf.bert.blanks import NO_CANDIDATE
 from dcse_tf.bert.vocabulary import Vocabulary
 from dcse_tf.bert.weights import read_bert_tensors
+from dcse_tf.encoder.exports import MODEL_FILE, SETTINGS_FILE, OnnxBackend
 from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
-from dcse_tf.encoder.onnx_backend import MODEL_FILE, SETTINGS_FILE, OnnxBackend
 from dcse_tf.errors import InputError
 from dcse_tf.exporting.eight_bits import quantize
 from dcse_tf.exporting.export_options import ExportOptions
@@ -24,14 +24,8 @@ from dcse_tf.exporting.saved_model import export_fingerprint
 from dcse_tf.exporting.sentence_transformers import list_maps, true_config
 from dcse_tf.files import hash_file, write_json
 from dcse_tf.reading.reranker_files import write_reranker_settings
-from dcse_tf.reranker.checkpoint_scorer import (
-    BERT,
-    CheckpointScorer,
-    fingerprint,
-    read_weights,
-)
+from dcse_tf.reranker import scorers
 from dcse_tf.reranker.reranker import Reranker
-from dcse_tf.reranker.scorers import OnnxScorer, RerankerFolder
 
 # The largest difference of an embedding, as a share of its length; and of a score, multiplied by
 # the scores' standard deviation if that is beyond 1.
@@ -101,17 +95,17 @@ def write_encoder(
 
 
 def write_reranker(
-    folder: pathlib.Path, model: RerankerFolder, options: ExportOptions
+    folder: pathlib.Path, model: scorers.RerankerFolder, options: ExportOptions
 ) -> dict[str, str]:
     """Writes a re-ranker as `write_encoder` does an encoder; see `ExportFormat`."""
     settings = model.settings
-    if settings.architecture != BERT:
+    if settings.architecture != scorers.BERT:
         raise InputError(
             f"`format`=onnx: cannot hold a re-ranker of the architecture {settings.architecture}; "
             "`format`=saved_model can"
         )
     config = true_config(model.path)
-    build = functools.partial(build_cross_encoder, read_weights(model), config)
+    build = functools.partial(build_cross_encoder, scorers.read_weights(model), config)
     longest = settings.first_tokens + settings.second_tokens
     model.vocabulary.write_tokenizer(folder, longest)
     write_reranker_settings(folder, settings)
@@ -122,10 +116,10 @@ def write_reranker(
         return np.stack(reranker.score(CONTEXTS, CANDIDATES, show_progress=False))
 
     with no_warnings():
-        expected = score(CheckpointScorer(model), 4096)
+        expected = score(scorers.load_checkpoint_scorer(model), 4096)
 
     def measure(kind: str) -> Measured:
-        file = OnnxScorer(dataclasses.replace(model, path=folder))
+        file = scorers.load_onnx_scorer(dataclasses.replace(model, path=folder))
         alone, together = (score(file, tokens) for tokens in (1, 4096))
         real = expected > NO_CANDIDATE
         spread = float(expected[real].std())
@@ -139,7 +133,7 @@ def write_reranker(
             ("eight bits: a score alone and in a batch apart", apart, MOST_APART * spread),
         ]
 
-    written = {"fingerprint": fingerprint(model)}
+    written = {"fingerprint": scorers.hash_reranker(model)}
     return _write(folder, build, model.vocabulary, longest, options, written, measure)
 
 

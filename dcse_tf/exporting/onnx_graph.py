@@ -15,7 +15,7 @@ from dcse_tf.bert import checkpoints
 from dcse_tf.bert.families import BUCKET_OF, FARTHEST, RELATIVE_BIAS
 from dcse_tf.bert.sentence_modules import AffineMap
 from dcse_tf.bert.weights import CLASSIFIER, POOLER, SPEAKER_TABLE
-from dcse_tf.encoder.onnx_backend import INPUTS, OUTPUT
+from dcse_tf.encoder.exports import INPUTS, OUTPUT
 from dcse_tf.errors import InputError
 from dcse_tf.reranker import scorers
 
@@ -159,7 +159,7 @@ def build_cross_encoder(
     speaker ids, each int64 `[batch, tokens]`, to "scores", logits, float32 `[batch]`.
 
     Args:
-        tensors: see `dcse_tf.reranker.checkpoint_scorer.read_weights`.
+        tensors: see `dcse_tf.reranker.scorers.read_weights`.
         config, make_graph: see `build_encoder`.
     """
     segments = tensors["embeddings.token_type_embeddings.weight"]

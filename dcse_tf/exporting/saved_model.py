@@ -15,21 +15,19 @@ import tensorflow as tf
 
 from dcse_tf.bert.blanks import BLANK, NO_CANDIDATE
 from dcse_tf.bert.checkpoints import hash_files
-from dcse_tf.bert.pair_rule import make_rule
 from dcse_tf.bert.pairs import end_turns, find_rows, join_turns, place_segments, strip_ends
+from dcse_tf.bert.token_rows import make_rule
+from dcse_tf.encoder.exports import EMBED, MATCH, SCORE, SCORE_SPEAKERS, SETTINGS_FILE
 from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
-from dcse_tf.encoder.onnx_backend import SETTINGS_FILE
-from dcse_tf.encoder.saved_model_backend import EMBED, MATCH, SCORE, SCORE_SPEAKERS
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import OutputError
 from dcse_tf.exporting.export_options import ExportOptions
 from dcse_tf.exporting.model_card import list_versions
 from dcse_tf.exporting.probes import CANDIDATES, CONTEXTS, SENTENCES, no_warnings, refuse
 from dcse_tf.files import hash_bytes, write_json
-from dcse_tf.matching.matching import build_matching
-from dcse_tf.reranker.checkpoint_scorer import CheckpointScorer, build_model, fingerprint
+from dcse_tf.matching.equations import build_matching
+from dcse_tf.reranker import scorers
 from dcse_tf.reranker.reranker import Reranker
-from dcse_tf.reranker.scorers import RerankerFolder
 
 # Largest absolute differences of embeddings and similarities, and of scores. For values beyond 1
 # they are scaled by the largest of them, because float32 has seven digits.
@@ -112,10 +110,12 @@ class ServedReranker(tf.Module):
                 the response, 1 for all others. Only for a model with speaker embeddings.
     """
 
-    def __init__(self, folder: RerankerFolder) -> None:
+    def __init__(self, folder: scorers.RerankerFolder) -> None:
         super().__init__()
         settings, vocabulary = folder.settings, folder.vocabulary
-        self._model = build_model(folder, hold=lambda v, dtype: tf.Variable(v, False, dtype=dtype))
+        self._model = scorers.build_model(
+            folder, hold=lambda v, dtype: tf.Variable(v, False, dtype=dtype)
+        )
         self._rule = make_rule(vocabulary, settings.first_tokens, settings.second_tokens)
         self._tokenizer = vocabulary.make_tokenizer()
         options: dict[str, Any] = {"autograph": False}
@@ -249,9 +249,9 @@ def make_encoder_requests(graph: EncoderGraph, unit_norm: bool) -> list[Request]
     return requests
 
 
-def make_reranker_requests(folder: RerankerFolder) -> list[Request]:
+def make_reranker_requests(folder: scorers.RerankerFolder) -> list[Request]:
     """A request to each signature of `ServedReranker`, see `make_encoder_requests`."""
-    reranker = Reranker(CheckpointScorer(folder), folder.settings, folder.vocabulary)
+    reranker = Reranker(scorers.load_checkpoint_scorer(folder), folder.settings, folder.vocabulary)
     table = _DIALOGUE_INPUTS["context"]
     who = np.arange(table.size, dtype=np.int32).reshape(table.shape) % 3 % 2
     spoken: list[tuple[str, Any, Any]] = [(SCORE, None, None)]
@@ -292,10 +292,10 @@ def export_fingerprint(encoder: EncoderGraph, unit_norm: bool) -> str:
 
 
 def write_reranker(
-    folder: pathlib.Path, model: RerankerFolder, options: ExportOptions
+    folder: pathlib.Path, model: scorers.RerankerFolder, options: ExportOptions
 ) -> dict[str, str]:
     """Writes and checks a re-ranker, see `ServedReranker`; for the rest see `ExportFormat`."""
-    files = {"sha256": hash_files(model.path), "fingerprint": fingerprint(model)}
+    files = {"sha256": hash_files(model.path), "fingerprint": scorers.hash_reranker(model)}
     make = functools.partial(make_reranker_requests, model)
     settings = options.to_dict() | vars(model.settings) | files
     return _save_and_verify(folder, ServedReranker(model), settings, make)

@@ -28,8 +28,7 @@ from dcse_tf.files import write_json
 from dcse_tf.input_files import read_json_object
 from dcse_tf.matching.heads import AffineMaps
 from dcse_tf.reading.reranker_files import write_reranker_settings
-from dcse_tf.reranker.checkpoint_scorer import BERT, read_weights
-from dcse_tf.reranker.scorers import RerankerFolder
+from dcse_tf.reranker.scorers import BERT, RerankerFolder, read_weights
 
 # The library applies this to the logits; its default is the sigmoid.
 _IDENTITY = "torch.nn.modules.linear.Identity"

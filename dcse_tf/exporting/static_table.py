@@ -17,9 +17,9 @@ import tensorflow as tf
 from dcse_tf.bert.tensor_files import write_tensor_file
 from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.utterance_sample import sample_utterances
+from dcse_tf.encoder.backend import normalize
+from dcse_tf.encoder.exports import STATIC_FILE, STATIC_TABLE, STATIC_TYPE
 from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
-from dcse_tf.encoder.static_backend import MODEL_TYPE, TABLE, WEIGHTS_FILE
-from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError
 from dcse_tf.exporting.export_options import ExportOptions
 from dcse_tf.files import write_json
@@ -74,10 +74,10 @@ def write_encoder(
     # with a zero vector it changes only the length of a sum, which is scaled to 1.
     table[vocabulary.unk_id] = 0.0
 
-    write_tensor_file(folder / WEIGHTS_FILE, {TABLE: table})
+    write_tensor_file(folder / STATIC_FILE, {STATIC_TABLE: table})
     vocabulary.write_tokenizer(folder, encoder.max_sequence_length)
     settings = {
-        "model_type": MODEL_TYPE,
+        "model_type": STATIC_TYPE,
         "architectures": ["StaticModel"],
         "hidden_dim": table.shape[1],
         "seq_length": 1_000_000,

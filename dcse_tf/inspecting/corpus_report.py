@@ -105,9 +105,8 @@ def _normalize(text: str) -> str:
 
 def _make_token_counter(vocab: str) -> CountTokens:
     from dcse_tf.bert.checkpoints import resolve_checkpoint
-    from dcse_tf.bert.token_rows import TextTokenizer
+    from dcse_tf.bert.token_rows import TextTokenizer, UnknownTokens
     from dcse_tf.bert.tokenizer import read_vocabulary
-    from dcse_tf.bert.unknown import UnknownTokens
 
     vocabulary = read_vocabulary(resolve_checkpoint(vocab, "vocab", weights=False))
     tokenizer, unknown = TextTokenizer(vocabulary, _TOKENS_COUNTED), vocabulary.unk_id

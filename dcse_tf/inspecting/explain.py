@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from dcse_tf.encoder.checkpoint import load_checkpoint
-from dcse_tf.encoder.graph import GraphBackend
+from dcse_tf.encoder.graph import GraphBackend, load_checkpoint
 from dcse_tf.encoder.load import find_folder
 from dcse_tf.encoder.model_options import ModelOptions
 from dcse_tf.errors import InputError

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dcse_tf.bert.checkpoints import HEADS_FILE
-from dcse_tf.bert.options import SIDES
+from dcse_tf.bert.encoder_options import SIDES
 from dcse_tf.bert.sentence_modules import AffineMap
 from dcse_tf.bert.tensor_files import read_tensor_file, write_tensor_file
 from dcse_tf.errors import InputError

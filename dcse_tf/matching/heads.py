@@ -19,7 +19,7 @@ from keras import ops
 
 from dcse_tf.bert.bert import initialize_weights
 from dcse_tf.bert.sentence_modules import AffineMap
-from dcse_tf.matching.matching import masked_mean, unit
+from dcse_tf.matching.equations import masked_mean, unit
 
 
 class ProjectionHead(keras.layers.Layer):

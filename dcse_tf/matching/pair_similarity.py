@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
+from dcse_tf.matching.equations import TurnAttention, inverse_root, masked_mean, unit, zero_padding
 from dcse_tf.matching.heads import ProjectionHead
-from dcse_tf.matching.matching import TurnAttention, inverse_root, masked_mean, unit, zero_padding
 
 
 class GramSimilarity(keras.layers.Layer):

@@ -18,19 +18,13 @@ from dcse_tf.bert import weights
 from dcse_tf.bert.checkpoints import MATCHER_FILE
 from dcse_tf.errors import InputError
 from dcse_tf.files import write_json
-from dcse_tf.matching.matching import masked_mean, zero_padding
-from dcse_tf.reading.reranker_files import read_settings
+from dcse_tf.matching.equations import masked_mean, zero_padding
+from dcse_tf.reading.reranker_files import LEAST_OF_MATCHER, read_matcher_settings
 
 # Far larger than BERT's 0.02: BERT applies a layer norm next, while here nothing scales the vectors
 # up. With 0.1, ESIM's first attention is the same everywhere, and it learns nothing for hundreds of
 # steps.
 _EMBEDDING_STDDEV = 1.0
-# The settings, each with its least value.
-_LEAST: dict[str, Any] = {
-    "architecture": "",
-    **dict.fromkeys(("vocabulary_size", "embedding_dim", "hidden_dim"), 1),
-    "dropout": 0.0,
-}
 
 
 class Segments:
@@ -60,12 +54,7 @@ class Segments:
         ]
 
     def split(self, values: tf.Tensor) -> list[tf.Tensor]:
-        """Float `[rows, tokens, dim]` to the segments' `[rows, n, dim]` and `[rows, m, dim]`.
-
-        Example:
-            A row with the values 1, 2, 3 and the segments 0, 0, 1 has 1, 2 in the first table and
-            3 in the second.
-        """
+        """Float `[rows, tokens, dim]` to the segments' `[rows, n, dim]` and `[rows, m, dim]`."""
         tables, last = [], tf.shape(values)[1] - 1
         for start, mask in zip((0, self.lengths[0][:, None]), self.masks, strict=True):
             places = tf.minimum(start + tf.range(tf.shape(mask)[1])[None, :], last)
@@ -146,7 +135,7 @@ class _LSTMMatcher(keras.layers.Layer):
 
     def settings(self):
         """`build_matcher`'s arguments except the seed, as a dict for a JSON file."""
-        return {name: getattr(self, name) for name in _LEAST}
+        return {name: getattr(self, name) for name in LEAST_OF_MATCHER}
 
 
 class DualLSTM(_LSTMMatcher):
@@ -164,16 +153,13 @@ class DualLSTM(_LSTMMatcher):
     The arguments are those of `build_matcher`; the seed is that of the dropout on the token vectors
     (the paper has none), unless a trainer sets its state.
 
-    Example:
-        matcher = build_matcher("dual_lstm", vocabulary_size=30000, seed=1)
-        scores = keras.layers.Dense(1)(matcher(token_ids, segment_ids, padding_mask)["pair"])
     """
 
     architecture = "dual_lstm"
 
-    def __init__(self, vocabulary_size, embedding_dim, hidden_dim, dropout, seed=0, **kwargs):
-        super().__init__(vocabulary_size, embedding_dim, hidden_dim, dropout, seed, **kwargs)
-        self.pair_dim = self.tokens_dim = hidden_dim
+    def __init__(self, *sizes, **kwargs):
+        super().__init__(*sizes, **kwargs)
+        self.pair_dim = self.tokens_dim = self.hidden_dim
         self.lstm = self._make_lstm(return_state=True, name="lstm")
 
     def build(self, *shapes):
@@ -219,25 +205,19 @@ class ESIM(_LSTMMatcher):
     The arguments are those of `build_matcher`. The hidden width is that of each direction's state
     and of the ReLU layer; dropout is on the token vectors, after the ReLU and on "pair".
 
-    Example:
-        matcher = build_matcher("esim", vocabulary_size=30000, seed=1)
-        hidden = keras.layers.Dense(300, "tanh")(
-            matcher(token_ids, segment_ids, padding_mask)["pair"]
-        )
-        scores = keras.layers.Dense(1)(hidden)
     """
 
     architecture = "esim"
 
-    def __init__(self, vocabulary_size, embedding_dim, hidden_dim, dropout, seed=0, **kwargs):
-        super().__init__(vocabulary_size, embedding_dim, hidden_dim, dropout, seed, **kwargs)
-        self.pair_dim, self.tokens_dim = 8 * hidden_dim, 2 * hidden_dim
+    def __init__(self, *sizes, **kwargs):
+        super().__init__(*sizes, **kwargs)
+        self.pair_dim, self.tokens_dim = 8 * self.hidden_dim, 2 * self.hidden_dim
         policy = {"dtype": self.dtype_policy}
         self.context_lstm, self.composition_lstm = (
             keras.layers.Bidirectional(self._make_lstm(), name=name, **policy)
             for name in ("context_lstm", "composition_lstm")
         )
-        self.projection = keras.layers.Dense(hidden_dim, "relu", name="projection", **policy)
+        self.projection = keras.layers.Dense(self.hidden_dim, "relu", name="projection", **policy)
         self.projection_dropout = self._make_dropout("projection_dropout", 1)
         self.pair_dropout = self._make_dropout("pair_dropout", 2)
 
@@ -284,14 +264,9 @@ class ESIM(_LSTMMatcher):
 def _align(
     first: tf.Tensor, second: tf.Tensor, first_mask: tf.Tensor, second_mask: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """For every token, the mean of the other segment's tokens weighted by attention to them.
-
-    Args:
-        first, second: float `[rows, n, dim]` and `[rows, m, dim]`.
-        first_mask, second_mask: bool `[rows, n]` and `[rows, m]`, True = real token.
-
-    Returns:
-        Float of the shapes of `first` and `second`; arbitrary at padding.
+    """For every token, the mean of the other segment's tokens weighted by attention to them: float
+    `[rows, n, dim]` and `[rows, m, dim]` to the same shapes, arbitrary at padding, where the masks,
+    bool `[rows, n]` and `[rows, m]`, are False.
     """
     scores = tf.matmul(first, second, transpose_b=True)  # [rows, n, m]
     masked = tf.constant(scores.dtype.min, scores.dtype)
@@ -301,10 +276,7 @@ def _align(
 
 
 def _masked_max(inputs: tf.Tensor, is_real: tf.Tensor) -> tf.Tensor:
-    """Maximum over the marked entries of the last axis but one; zero if none is marked.
-
-    Shapes are those of `masked_mean`.
-    """
+    """Like `masked_mean`, the maximum over the marked entries; zero if none is marked."""
     masked = tf.constant(inputs.dtype.min, inputs.dtype)
     largest = tf.reduce_max(tf.where(is_real[..., None], inputs, masked), axis=-2)
     some = tf.reduce_any(is_real, axis=-1, keepdims=True)
@@ -350,10 +322,8 @@ def build_matcher(
 
 
 def _initialize(matcher: _LSTMMatcher, seed: int) -> None:
-    """Draws the weights by (seed, position); biases and M keep their initial values.
-
-    The recurrent matrix of every gate is orthogonal; other kernels are uniform (Glorot and Bengio
-    2010).
+    """Draws the weights by (seed, position); biases and M keep their initial values. The recurrent
+    matrix of every gate is orthogonal; other kernels are uniform (Glorot and Bengio 2010).
     """
     for position, (name, variable) in enumerate(matcher.name_weights().items()):
         if name == "matching" or name.endswith("bias"):
@@ -386,11 +356,6 @@ def write_matcher(
     weights.write_tensors(folder, {name: value.numpy() for name, value in named.items()})
 
 
-def read_matcher_settings(folder: pathlib.Path) -> dict[str, Any]:
-    """The model's settings, from `matcher.json`; for errors see `read_settings`."""
-    return read_settings(folder / MATCHER_FILE, _LEAST)
-
-
 def read_matcher(folder: pathlib.Path) -> DualLSTM | ESIM:
     """Reads the model that `write_matcher` wrote.
 
@@ -403,6 +368,6 @@ def read_matcher(folder: pathlib.Path) -> DualLSTM | ESIM:
     except InputError as error:
         raise InputError(f"{folder / MATCHER_FILE}: {error}") from error
     named = matcher.name_weights().items()
-    pairs = (weights.WeightPair(variable, name, "table", 1) for name, variable in named)
+    pairs = (weights.WeightPair(variable, name) for name, variable in named)
     weights.assign(pairs, weights.read_tensors(folder), str(folder))
     return matcher

@@ -9,10 +9,17 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from dcse_tf.bert.checkpoints import RERANKER_FILE
+from dcse_tf.bert.checkpoints import MATCHER_FILE, RERANKER_FILE
 from dcse_tf.errors import InputError
 from dcse_tf.files import write_json
 from dcse_tf.input_files import read_json_object
+
+# The settings of a DualLSTM or an ESIM, each with its least value.
+LEAST_OF_MATCHER: dict[str, Any] = {
+    "architecture": "",
+    **dict.fromkeys(("vocabulary_size", "embedding_dim", "hidden_dim"), 1),
+    "dropout": 0.0,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +68,11 @@ def read_reranker_settings(folder: pathlib.Path) -> RerankerSettings:
     # [CLS] and [SEP] in the first segment, [SEP] in the second, and one token of text in each.
     least = {"architecture": "", "first_tokens": 3, "second_tokens": 2, "speakers": False}
     return RerankerSettings(**read_settings(folder / RERANKER_FILE, least))
+
+
+def read_matcher_settings(folder: pathlib.Path) -> dict[str, Any]:
+    """Reads matcher.json; for errors see `read_settings`."""
+    return read_settings(folder / MATCHER_FILE, LEAST_OF_MATCHER)
 
 
 def write_reranker_settings(folder: pathlib.Path, settings: RerankerSettings) -> None:

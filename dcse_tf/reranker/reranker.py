@@ -1,7 +1,6 @@
 """The re-ranker class that all jobs use: scores candidate responses in their contexts."""
 
 import dataclasses
-import functools
 import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,8 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from dcse_tf.bert.blanks import NO_CANDIDATE, is_blank
-from dcse_tf.bert.pair_rule import make_rule
-from dcse_tf.bert.unknown import UnknownTokens
+from dcse_tf.bert.token_rows import UnknownTokens, make_rule
 from dcse_tf.bert.vocabulary import Vocabulary
 from dcse_tf.encoder.backend import BATCH_TOKENS, split_by_length
 from dcse_tf.encoder.sentence_encoder import read_text_lists, read_texts
@@ -119,16 +117,13 @@ class Reranker:
     @property
     def settings(self) -> dict[str, Any]:
         """The re-ranker's settings, for the results file of an evaluation."""
-        written = {k: v for k, v in self._scorer.written.items() if k == "compute_dtype"}
-        return {**dataclasses.asdict(self._settings), **written}
-
-    @functools.cached_property
-    def _fingerprint(self) -> str:
-        return self._scorer.fingerprint()
+        written = self._scorer.read_written()
+        own = {"compute_dtype": written["compute_dtype"]} if written else {}
+        return {**dataclasses.asdict(self._settings), **own}
 
     def fingerprint(self) -> str:
         """A hash of everything the scores depend on, except for the compute dtype."""
-        return self._fingerprint
+        return self._scorer.fingerprint()
 
     def rank(
         self,

@@ -1,48 +1,54 @@
-"""Loads what scores the sequences of a re-ranker; TensorFlow is imported only for a checkpoint."""
+"""What scores the sequences of a re-ranker; TensorFlow is imported only for a checkpoint."""
 
 import dataclasses
+import functools
 import pathlib
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dcse_tf.bert.checkpoints import resolve_checkpoint
+from dcse_tf.bert.checkpoints import read_config, resolve_checkpoint
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.bert.vocabulary import END_OF_TURN, Vocabulary
-from dcse_tf.encoder.onnx_backend import INPUTS, OnnxFile, is_onnx
+from dcse_tf.bert.weights import head_shapes, read_bert_tensors, read_tensors
+from dcse_tf.encoder.backend import hash_arrays
+from dcse_tf.encoder.exports import INPUTS, OnnxFile, is_onnx
 from dcse_tf.errors import InputError, name_missing_tensorflow
 from dcse_tf.reading.reranker_files import (
     RERANKER_FILE,
     RerankerSettings,
     is_reranker,
+    read_matcher_settings,
     read_reranker_settings,
 )
 
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from dcse_tf.bert.fused_bert import FusedCrossEncoder
+    from dcse_tf.reading.cross_encoder import ReaderScorer
+
+BERT, LSTMS = "bert", ("dual_lstm", "esim")
 # The inputs and the output of a re-ranker's ONNX model, besides an encoder's inputs.
 SEGMENTS, SPEAKERS, OUTPUT = "token_type_ids", "speaker_ids", "scores"
 
 
-class Scorer(Protocol):
+@dataclasses.dataclass
+class Scorer:
     """Scores the sequences of a `Reranker`.
 
     Attributes:
-        written: the settings that were written with an export.
+        score: maps token_ids, segment_ids and speaker_ids int32, and padding_mask bool, each
+            `[pairs, tokens]`, by name to logits, float32 `[pairs]`; speaker_ids is 0 for what the
+            responder says, else 1.
+        fingerprint: a hash of everything the scores depend on.
+        read_written: reads the settings that were written with an export; none of a checkpoint.
     """
 
-    @property
-    def written(self) -> Mapping[str, Any]: ...
-
-    def score(self, sequences: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Logits, float32 `[pairs]`.
-
-        Args:
-            sequences: token_ids, segment_ids and speaker_ids int32, and padding_mask bool, each
-                `[pairs, tokens]`; speaker_ids is 0 for what the responder says, else 1.
-        """
-
-    def fingerprint(self) -> str:
-        """A hash of everything the scores depend on."""
+    score: Callable[[Mapping[str, np.ndarray]], np.ndarray]
+    fingerprint: Callable[[], str]
+    read_written: Callable[[], Mapping[str, Any]] = dict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,28 +101,109 @@ def load_scorer(folder: RerankerFolder, name: str, option: str, compute_dtype: s
                 f"`{option}`={name}: an export computes as it was exported; leave out "
                 "`compute_dtype`, or name the run directory"
             )
-        return OnnxScorer(folder)
+        return load_onnx_scorer(folder)
     with name_missing_tensorflow(f"`{option}`={name}: a checkpoint"):
-        from dcse_tf.reranker.checkpoint_scorer import CheckpointScorer
-    return CheckpointScorer(folder, compute_dtype)
+        return load_checkpoint_scorer(folder, compute_dtype)
 
 
-class OnnxScorer:
+def load_onnx_scorer(folder: RerankerFolder) -> Scorer:
     """Scores by an ONNX export; raises InputError if it is damaged, see `OnnxFile`."""
+    speakers = {SPEAKERS: "speaker_ids"} if folder.settings.speakers else {}
+    inputs = dict(zip(INPUTS, ("token_ids", "padding_mask"))) | {SEGMENTS: "segment_ids"} | speakers
+    file = OnnxFile(folder.path, tuple(inputs), OUTPUT, "a re-ranker")
+    facts = dataclasses.asdict(folder.settings), folder.vocabulary.fingerprint()
+    return Scorer(
+        lambda sequences: file.run(*(sequences[name] for name in inputs.values())),
+        functools.partial(file.fingerprint, *facts),
+        lambda: {"compute_dtype": None, **file.written},
+    )
 
-    def __init__(self, folder: RerankerFolder):
-        speakers = [SPEAKERS] if folder.settings.speakers else []
-        self._file = OnnxFile(folder.path, (*INPUTS, SEGMENTS, *speakers), OUTPUT, "a re-ranker")
-        self._facts = dataclasses.asdict(folder.settings), folder.vocabulary.fingerprint()
-        # In the order of the file's inputs.
-        self._names = "token_ids", "padding_mask", "segment_ids", *(["speaker_ids"] * len(speakers))
 
-    @property
-    def written(self) -> Mapping[str, Any]:
-        return {"compute_dtype": None, **self._file.written}
+def load_checkpoint_scorer(folder: RerankerFolder, compute_dtype: str = "float32") -> Scorer:
+    """Scores by a checkpoint's weights; for arguments and errors, see `build_model`."""
+    score = make_graph_scorer(build_model(folder, compute_dtype).score).score
+    return Scorer(score, functools.partial(hash_reranker, folder))
 
-    def score(self, sequences: Mapping[str, np.ndarray]) -> np.ndarray:
-        return self._file.run(*(sequences[name] for name in self._names))
 
-    def fingerprint(self) -> str:
-        return self._file.fingerprint(*self._facts)
+def make_graph_scorer(score: "Callable[[dict[str, tf.Tensor]], tf.Tensor]") -> Scorer:
+    """Scores by a function in TensorFlow's graph from the inputs of `Scorer.score` to logits, such
+    as that of a model in training: its weights may change between calls.
+    """
+    import tensorflow as tf
+
+    ids = tf.TensorSpec([None, None], tf.int32)
+    signature = dict.fromkeys(("token_ids", "segment_ids", "speaker_ids"), ids)
+    signature |= {"padding_mask": tf.TensorSpec([None, None], tf.bool)}
+    compute = tf.function(score, input_signature=[signature], autograph=False)
+
+    def refuse() -> str:
+        raise ValueError("only a re-ranker that was read from a checkpoint has a fingerprint")
+
+    return Scorer(lambda x: compute({k: tf.constant(v) for k, v in x.items()}).numpy(), refuse)
+
+
+def build_model(
+    folder: RerankerFolder, compute_dtype: str = "float32", hold: Any = None
+) -> "FusedCrossEncoder | ReaderScorer":
+    """Builds the model of a checkpoint, with a function `score` from sequences to logits.
+
+    Args:
+        folder: the re-ranker.
+        compute_dtype: "float32" or "bfloat16"; scores are float32 either way.
+        hold: see `FusedBert`.
+
+    Raises:
+        InputError: a file is damaged, the architecture is unknown or does not support
+            `compute_dtype`, or a sequence can have more tokens than the BERT has positions.
+    """
+    from dcse_tf.bert.fused_bert import FusedCrossEncoder
+
+    tensors, settings = read_weights(folder), folder.settings
+    if settings.architecture == BERT:
+        config = read_config(folder.path)
+        longest = settings.first_tokens + settings.second_tokens
+        if longest > (positions := config["max_position_embeddings"]):
+            raise InputError(
+                f"{folder.path / RERANKER_FILE}: first_tokens and second_tokens are {longest} "
+                f"together, but the BERT has {positions} positions"
+            )
+        return FusedCrossEncoder(tensors, config, compute_dtype, hold)
+    if compute_dtype != "float32":
+        raise InputError(
+            f"`compute_dtype`={compute_dtype}: {settings.architecture} computes in float32"
+        )
+    from dcse_tf.reading.cross_encoder import ReaderScorer, build_head, read_with_matcher
+    from dcse_tf.reading.matchers import read_matcher
+
+    return ReaderScorer(read_with_matcher(read_matcher(folder.path)), build_head(tensors))
+
+
+def read_weights(folder: RerankerFolder) -> dict[str, np.ndarray]:
+    """The weights that scores depend on; a BERT's by HuggingFace's names without "bert.".
+
+    Raises:
+        InputError: a file is damaged, or the architecture is unknown.
+    """
+    architecture = folder.settings.architecture
+    if architecture == BERT:
+        config = read_config(folder.path)
+        heads = head_shapes(config["hidden_size"], folder.settings.speakers)
+        return read_bert_tensors(folder.path, config, heads)
+    if architecture in LSTMS:
+        return read_tensors(folder.path)
+    raise InputError(
+        f"{folder.path / RERANKER_FILE}: architecture {architecture!r:.40}, expected "
+        f"{' or '.join((BERT, *LSTMS))}"
+    )
+
+
+def hash_reranker(folder: RerankerFolder) -> str:
+    """SHA-256 over everything that scores depend on: the values, not the files."""
+    if folder.settings.architecture == BERT:
+        config = read_config(folder.path)
+        facts = {name: config[name] for name in ("num_attention_heads", "layer_norm_eps")}
+    else:
+        facts = read_matcher_settings(folder.path)
+    settings = dataclasses.asdict(folder.settings)
+    settings |= {**facts, "vocabulary": folder.vocabulary.fingerprint()}
+    return hash_arrays(read_weights(folder), settings)

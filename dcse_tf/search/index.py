@@ -18,7 +18,7 @@ import numpy as np
 from absl import logging
 
 from dcse_tf.bert.blanks import is_blank
-from dcse_tf.encoder.unit_length import normalize
+from dcse_tf.encoder.backend import normalize
 from dcse_tf.errors import InputError, OutputError, require
 from dcse_tf.evaluation.metrics import TIE_TOLERANCE, quantize
 from dcse_tf.files import MADE_FROM_FILE, MadeFrom

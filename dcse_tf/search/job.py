@@ -14,8 +14,8 @@ from absl import logging
 
 from dcse_tf.bert.blanks import is_blank
 from dcse_tf.bert.vocabulary import END_OF_TURN
+from dcse_tf.encoder.backend import normalize
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
-from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.errors import InputError
 from dcse_tf.files import MADE_FROM_FILE, MadeFrom, atomic_directory, hash_file, restore_replaced
 from dcse_tf.progress import Progress

@@ -19,8 +19,8 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException
 
 from dcse_tf.data.dialogue import is_blank
+from dcse_tf.encoder.backend import normalize
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
-from dcse_tf.encoder.unit_length import normalize
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.search.job import split_turns
 from dcse_tf.serving.batcher import Batcher, QueueFull

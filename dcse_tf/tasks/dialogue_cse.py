@@ -151,8 +151,8 @@ def make_response_source(setup: Setup[Any]) -> "ResponseSource":
 
 
 def _build_parts(options: DialogueCseOptions, dim: int) -> EncoderParts:
+    from dcse_tf.matching.equations import MatchingForm, build_turn_attention
     from dcse_tf.matching.heads import build_heads
-    from dcse_tf.matching.matching import MatchingForm, build_turn_attention
 
     parts = centering_parts(options, dim)
     if width := options.projection_dim:

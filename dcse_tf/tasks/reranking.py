@@ -167,7 +167,7 @@ def _list_terms(setup: Setup[ResponseSelectionOptions]) -> list[Term]:
 
 def make_dialogue_source(setup: Setup[Any]) -> "DialogueSource":
     """Dialogues up to a response, for tasks with `SequenceOptions`."""
-    from dcse_tf.bert.pair_rule import make_rule
+    from dcse_tf.bert.token_rows import make_rule
     from dcse_tf.data.dialogue_step import DialogueSource
 
     options, prefix = setup.options, setup.vocabulary.count_prefix()

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from dcse_tf.data.manifest import Manifest, Split
     from dcse_tf.data.stream import Source
     from dcse_tf.data.table import Rows
+    from dcse_tf.matching.equations import MatchingForm
     from dcse_tf.matching.heads import ProjectionHead
-    from dcse_tf.matching.matching import MatchingForm
     from dcse_tf.reading.cross_encoder import Reader
     from dcse_tf.tasks.objective import Encoded, Objective
 

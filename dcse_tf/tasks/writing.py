@@ -9,8 +9,8 @@ from typing import Any
 from dcse_tf.bert import bert, checkpoints
 from dcse_tf.bert.tokenizer import number_as_written
 from dcse_tf.files import write_json
+from dcse_tf.matching.equations import write_matching
 from dcse_tf.matching.head_files import list_head_maps, write_heads
-from dcse_tf.matching.matching import write_matching
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.tasks.spec import Setup
 

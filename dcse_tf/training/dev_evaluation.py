@@ -21,10 +21,10 @@ from dcse_tf.evaluation.names import (
 )
 from dcse_tf.evaluation.retrieval import evaluate_retrieval, read_retrieval_set
 from dcse_tf.evaluation.sts import evaluate_sts, read_sts_set
+from dcse_tf.matching.equations import PAPER
 from dcse_tf.matching.head_files import list_head_maps
-from dcse_tf.matching.matching import PAPER
-from dcse_tf.reranker.checkpoint_scorer import GraphScorer
 from dcse_tf.reranker.reranker import Reranker
+from dcse_tf.reranker.scorers import make_graph_scorer
 from dcse_tf.tasks import TASKS
 from dcse_tf.tasks.objective import Objective, make_evaluation
 from dcse_tf.tasks.spec import Scores, Setup
@@ -70,7 +70,7 @@ class DevEvaluation:
         if make_scorer := TASKS[options.task].make_scorer:
             scorer, settings = make_scorer(setup, objective)
             # With the model's current weights.
-            reranker = Reranker(GraphScorer(scorer.score), settings, setup.vocabulary)
+            reranker = Reranker(make_graph_scorer(scorer.score), settings, setup.vocabulary)
             rank = selection.score_by_reranker
             score = functools.partial(reranker.score, show_progress=False)
             if samples:

@@ -14,7 +14,7 @@ from tiny_checkpoints import POSITIONS, ROBERTA, write_weights
 from dcse_tf.bert import bert, weights
 from dcse_tf.bert.checkpoints import find_padding, read_config
 from dcse_tf.bert.fused_bert import FusedBert
-from dcse_tf.bert.subwords import SentencePiece
+from dcse_tf.bert.vocabulary import SentencePiece
 
 
 @pytest.mark.parametrize(

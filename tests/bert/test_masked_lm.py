@@ -10,9 +10,8 @@ from tiny_bert import VOCABULARY_SIZE, build_backbone, draw_utterances, make_tab
 from train_options import make_options
 
 from dcse_tf.bert import weights as bert_weights
-from dcse_tf.bert.bert import build_bert_encoder
+from dcse_tf.bert.bert import build_bert_encoder, load_masked_lm_head
 from dcse_tf.bert.layout import Layout, lay_out
-from dcse_tf.bert.masked_lm import load_head
 from dcse_tf.errors import InputError
 from dcse_tf.training.build import build_training
 from dcse_tf.training.train import train
@@ -53,7 +52,7 @@ def _batch():
 def test_logits_equal_the_reference(epsilon):
     backbone, encoder, model, head = _build(epsilon)
     tensors = _head_tensors()
-    assert load_head(head, tensors, "source")
+    assert load_masked_lm_head(head, tensors, "source")
     batch = _batch()
     logits = model(batch)
     assert logits.dtype == tf.float32
@@ -95,11 +94,12 @@ def test_the_output_matrix_is_the_token_embedding():
 
 def test_half_a_head_is_refused_and_none_is_told():
     _, _, _, head = _build()
-    assert not load_head(head, {"embeddings.word_embeddings.weight": np.zeros([2, 2])}, "source")
+    others = {"embeddings.word_embeddings.weight": np.zeros([2, 2])}
+    assert not load_masked_lm_head(head, others, "source")
     name = "cls.predictions.transform.LayerNorm.bias"
     tensors = {key: value for key, value in _head_tensors().items() if key != name}
     with pytest.raises(InputError, match=f"given/folder.*{name}"):
-        load_head(head, tensors, "given/folder")
+        load_masked_lm_head(head, tensors, "given/folder")
 
 
 @pytest.mark.slow

@@ -2,9 +2,9 @@
 
 import tensorflow as tf
 
-from dcse_tf.bert.pair_rule import PairRule
 from dcse_tf.bert.pairs import end_turns, join_turns, place_segments, strip_ends
-from dcse_tf.bert.wordpiece import WordPiece
+from dcse_tf.bert.token_rows import PairRule
+from dcse_tf.bert.vocabulary import WordPiece
 
 CLS, SEP, EOT = 2, 3, 9
 

@@ -4,7 +4,7 @@ import numpy as np
 from tiny_bert import build_backbone, save_checkpoint
 from tiny_reranker import save_reranker
 
-from dcse_tf.bert.unknown import UnknownTokens
+from dcse_tf.bert.token_rows import UnknownTokens
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.reranker.reranker import Reranker
 

@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from dcse_tf.bert.wordpiece import SPECIAL_TOKENS, train_vocabulary
+from dcse_tf.bert.tokenizer import train_vocabulary
+from dcse_tf.bert.vocabulary import SPECIAL_TOKENS
 
 # Every word twice: a pair of letters must come twice to be an entry.
 CORPUS = ["The cat and the dog", "A cat, a dog", "Café au lait", "café Au lait", "的猫 狗的"] * 2

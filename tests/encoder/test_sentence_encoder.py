@@ -16,7 +16,7 @@ from dcse_tf.bert.bert import build_bert_encoder
 from dcse_tf.bert.blanks import BLANK, NO_CANDIDATE, is_blank
 from dcse_tf.bert.sentence_modules import SentenceModules, write_modules, write_prefix
 from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
-from dcse_tf.matching.matching import MatchingForm, build_turn_attention, write_matching
+from dcse_tf.matching.equations import MatchingForm, build_turn_attention, write_matching
 
 TEXTS = ["where is my parcel", "ok", "", "好的发货", "i want a refund for the blue cup", "ok"]
 # Ids by hand: [CLS] 2, [SEP] 3, words from 5 on in the vocabulary's order.
@@ -305,14 +305,3 @@ def test_contexts_and_responses_that_do_not_fit_are_refused(encoder, context, re
 def test_settings_that_cannot_be_are_refused(folder, settings, option):
     with pytest.raises(ValueError, match=f"^`{option}`="):
         dcse_tf.SentenceEncoder.load(**{"model": folder, **settings})
-
-
-def test_batches_of_mteb_are_embedded_in_their_order(encoder, expected):
-    """Its loader gives dictionaries of lists; its own arguments are passed over."""
-    loader = [{"text": TEXTS[:4], "id": list("abcd")}, {"text": TEXTS[4:], "id": list("ef")}]
-    model = encoder.as_mteb()
-    given = {"task_metadata": None, "hf_split": "test", "hf_subset": "default", "batch_size": 1}
-    np.testing.assert_allclose(model.encode(loader, **given), expected, atol=1e-5)
-    mteb = pytest.importorskip("mteb")
-    assert isinstance(model, mteb.EncoderProtocol)
-    assert model.mteb_model_meta.embed_dim == DIM

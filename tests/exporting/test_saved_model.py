@@ -23,7 +23,7 @@ from tiny_reranker import (
 
 import dcse_tf
 from dcse_tf.bert.blanks import NO_CANDIDATE
-from dcse_tf.encoder.checkpoint import load_graph
+from dcse_tf.encoder.graph import load_graph
 from dcse_tf.errors import InputError, OutputError
 from dcse_tf.exporting import fresh_process, saved_model
 from dcse_tf.exporting.saved_model import (
@@ -32,7 +32,7 @@ from dcse_tf.exporting.saved_model import (
     make_encoder_requests,
     verify,
 )
-from dcse_tf.matching.matching import MatchingForm, build_turn_attention, write_matching
+from dcse_tf.matching.equations import MatchingForm, build_turn_attention, write_matching
 
 pytestmark = pytest.mark.slow
 

@@ -19,8 +19,8 @@ from dcse_tf.baselines.registry import Fitted, write_baseline
 from dcse_tf.bert import bert as bert_encoder
 from dcse_tf.bert import checkpoints
 from dcse_tf.bert.tokenizer import read_vocabulary
-from dcse_tf.bert.wordpiece import WordPiece
-from dcse_tf.encoder.checkpoint import load_graph
+from dcse_tf.bert.vocabulary import WordPiece
+from dcse_tf.encoder.graph import load_graph
 from dcse_tf.errors import InputError
 from dcse_tf.training.train import train
 

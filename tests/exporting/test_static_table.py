@@ -12,7 +12,7 @@ from tiny_bert import build_backbone, save_checkpoint
 from tiny_checkpoints import prepare_for, train_pieces, write_weights
 
 import dcse_tf
-from dcse_tf.encoder.unit_length import normalize
+from dcse_tf.encoder.backend import normalize
 from dcse_tf.errors import InputError
 from dcse_tf.exporting import static_table
 from dcse_tf.exporting.static_table import count_tokens, fit_table

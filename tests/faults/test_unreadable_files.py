@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from dcse_tf.baselines.registry import read_baseline
 from dcse_tf.bert import checkpoints, sentence_modules, vectors, weights
 from dcse_tf.bert.tokenizer import read_vocabulary
-from dcse_tf.bert.wordpiece import SPECIAL_TOKENS
+from dcse_tf.bert.vocabulary import SPECIAL_TOKENS
 from dcse_tf.data.dialogue import Session, Utterance, make_session
 from dcse_tf.data.formats import FORMATS, read_groups
 from dcse_tf.data.manifest import read_manifest
@@ -114,11 +114,6 @@ READERS = {
     "sts": Reader("sts.txt", read_sts_set, b"1.5\ta\tb\n4\tc\td\n"),
     "results": Reader("results.json", read_json),
     "vectors_json": Reader("a.json", vectors.read_word_vectors, b'{"a": [1, 2]}'),
-    "vectors_npz": Reader(
-        "a.npz",
-        lambda path: vectors.read_word_vectors(path, path.with_name("words.json")),
-        others={"words.json": b'{"a": 0, "b": 1}'},
-    ),
     "vocabulary": Reader("vocab.txt", lambda path: read_vocabulary(path.parent), _VOCABULARY),
     "tokenizer": Reader(
         "tokenizer_config.json",

@@ -4,9 +4,8 @@ import functools
 
 import tensorflow as tf
 
-from dcse_tf.bert.subwords import SentencePiece
 from dcse_tf.bert.token_rows import TextTokenizer
-from dcse_tf.bert.vocabulary import Vocabulary
+from dcse_tf.bert.vocabulary import SentencePiece, Vocabulary
 
 
 @functools.lru_cache(maxsize=8)

@@ -8,7 +8,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from dcse_tf.bert.pair_rule import PairRule
+from dcse_tf.bert.token_rows import PairRule
 from dcse_tf.data.dialogue_step import DialogueSource, DialogueStep, draw_dialogue
 
 

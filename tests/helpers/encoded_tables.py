@@ -3,8 +3,8 @@
 import keras
 from keras import ops
 
+from dcse_tf.bert.bert import build_masked_lm_head
 from dcse_tf.bert.layout import Layout
-from dcse_tf.bert.masked_lm import build_head
 from dcse_tf.reading.cross_encoder import predict_tokens, read_with_bert
 from dcse_tf.tasks.objective import Encoded
 
@@ -28,7 +28,7 @@ def build_masked_lm(backbone, layout: Layout):
     """From these and mask_positions, indices into the flattened utterances, to logits; the head."""
     inputs, encoded = _read(backbone, layout)
     positions = keras.Input((), dtype="int32", name="mask_positions")
-    head = build_head(backbone.token_embedding, backbone)
+    head = build_masked_lm_head(backbone.token_embedding, backbone)
     places = ops.take(ops.reshape(inputs["places"], (-1,)), positions)
     logits = predict_tokens(head, encoded.tokens, places)
     return keras.Model({**inputs, "mask_positions": positions}, logits), head

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import reference
 
-from dcse_tf.matching.matching import (
+from dcse_tf.matching.equations import (
     CosineSimilarity,
     MaskedMeanPooling,
     MatchingGuidedEmbedding,

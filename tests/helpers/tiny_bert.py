@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from dcse_tf.bert import bert, weights
 from dcse_tf.bert.fused_bert import FusedBert
-from dcse_tf.bert.wordpiece import WordPiece
+from dcse_tf.bert.vocabulary import WordPiece
 
 LAYERS, DIM, VOCABULARY_SIZE = 2, 64, 60
 

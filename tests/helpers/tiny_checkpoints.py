@@ -13,6 +13,7 @@ import tokenizers.models
 import tokenizers.pre_tokenizers
 import tokenizers.processors
 import tokenizers.trainers
+import transformers
 from tiny_bert import DIM, LAYERS, VOCABULARY, VOCABULARY_SIZE
 
 from dcse_tf.data.options import PrepareOptions
@@ -146,8 +147,8 @@ def train_byte_pairs(folder: pathlib.Path, texts: Iterable[str], size: int) -> N
     tokenizer.save(str(folder / "tokenizer.json"))
 
 
-def train_pieces(folder: pathlib.Path, texts: Iterable[str], size: int) -> pathlib.Path:
-    """Writes a SentencePiece model of at most so many pieces as XLM-R has one; returns its file."""
+def train_pieces(folder: pathlib.Path, texts: Iterable[str], size: int) -> None:
+    """Writes a tokenizer.json of at most so many of SentencePiece's pieces as XLM-R has one."""
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(list(texts)),
@@ -159,10 +160,9 @@ def train_pieces(folder: pathlib.Path, texts: Iterable[str], size: int) -> pathl
         minloglevel=2,
         num_threads=1,
     )
-    path = folder / "sentencepiece.bpe.model"
-    path.write_bytes(written.getvalue())
+    (folder / "sentencepiece.bpe.model").write_bytes(written.getvalue())
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "XLMRobertaTokenizer"}')
-    return path
+    transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder)
 
 
 def prepare_for(

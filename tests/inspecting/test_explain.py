@@ -12,7 +12,7 @@ from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
 from dcse_tf.errors import InputError
 from dcse_tf.inspecting.explain import decompose, explain, explain_turns
 from dcse_tf.inspecting.inspect_options import ExplainOptions
-from dcse_tf.matching.matching import MatchingForm, build_turn_attention, write_matching
+from dcse_tf.matching.equations import MatchingForm, build_turn_attention, write_matching
 from dcse_tf.options import OptionError
 
 TEXTS = ["where is my parcel", "it left today", "<b>好的</b> thanks", "ok", "i want a refund ."]

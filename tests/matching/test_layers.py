@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from layer_cases import CASES, DIM, Case, Padding, make_batch
 
-from dcse_tf.matching.matching import (
+from dcse_tf.matching.equations import (
     CosineSimilarity,
     MaskedMeanPooling,
     MatchingGuidedEmbedding,

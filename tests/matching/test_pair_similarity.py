@@ -6,7 +6,7 @@ import reference
 import tensorflow as tf
 from layer_cases import attention_weights, build_attention
 
-from dcse_tf.matching.matching import build_matching
+from dcse_tf.matching.equations import build_matching
 from dcse_tf.matching.pair_similarity import GramSimilarity, MeanCosineSimilarity
 
 DIM = 8

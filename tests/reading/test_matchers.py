@@ -14,9 +14,9 @@ from dcse_tf.reading.matchers import (
     Segments,
     build_matcher,
     read_matcher,
-    read_matcher_settings,
     write_matcher,
 )
+from dcse_tf.reading.reranker_files import read_matcher_settings
 from dcse_tf.training.trainer import seed_dropout
 
 EVERY_ARCHITECTURE = pytest.mark.parametrize("architecture", ["dual_lstm", "esim"])

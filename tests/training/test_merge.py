@@ -14,7 +14,7 @@ from dcse_tf.bert import bert, checkpoints, sentence_modules
 from dcse_tf.bert.sentence_modules import SentenceModules
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
-from dcse_tf.matching.matching import (
+from dcse_tf.matching.equations import (
     MatchingForm,
     build_turn_attention,
     read_matching,

@@ -71,7 +71,7 @@ class Contrast(Term):
         """
         from keras import ops
 
-        from dcse_tf.matching.matching import NTXent
+        from dcse_tf.matching.equations import NTXent
 
         mask = rows["candidate_mask"]
         loss = NTXent(self.setup.options.temperature, dtype="float32")(values, mask)
@@ -143,7 +143,7 @@ class ScorePairs(Contrast):
     def compute(self, encoded: "Encoded", rows: KerasTensors) -> KerasTensors:
         from keras import ops
 
-        from dcse_tf.matching.matching import MaskedMeanPooling
+        from dcse_tf.matching.equations import MaskedMeanPooling
 
         pool = MaskedMeanPooling(dtype="float32", name="pooling")
         sentences = pool(encoded.table, encoded.padding_mask)

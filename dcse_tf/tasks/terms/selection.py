@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from dcse_tf.bert.bert import initialize_weights
-from dcse_tf.bert.masked_lm import shrink_logits
+from dcse_tf.bert.bert import initialize_weights, shrink_logits
 from dcse_tf.data import dialogue_tasks
 from dcse_tf.data.dialogue_step import DialogueStep, Segments
 from dcse_tf.reading.cross_encoder import Reader, TurnScores, build_pair_head

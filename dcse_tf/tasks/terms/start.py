@@ -8,8 +8,8 @@ from keras import ops
 from dcse_tf.data.masking import GarblingRule, garble
 from dcse_tf.data.responses import ResponseStep, draw_candidates
 from dcse_tf.data.table import GARBLED, Rows, Step
+from dcse_tf.matching.equations import masked_mean, unit
 from dcse_tf.matching.heads import ContextPrediction
-from dcse_tf.matching.matching import masked_mean, unit
 from dcse_tf.tasks.objective import Encoded
 from dcse_tf.tasks.spec import KerasTensors, Setup, Term
 

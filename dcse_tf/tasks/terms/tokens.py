@@ -8,8 +8,7 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from dcse_tf.bert import masked_lm
-from dcse_tf.bert.bert import initialize_weights
+from dcse_tf.bert import bert
 from dcse_tf.data.dialogue_step import Segments
 from dcse_tf.data.masking import MaskingRule, mask_tokens
 from dcse_tf.data.table import ROWS, Rows
@@ -31,10 +30,11 @@ class MaskedLm(Term):
 
     def build(self, reader: Reader) -> None:
         options, tensors = self.setup.options, self.setup.tensors
-        self.head = masked_lm.build_head(reader.token_embedding, self.setup.backbone)
+        self.head = bert.build_masked_lm_head(reader.token_embedding, self.setup.backbone)
         self.head.build((None, None, reader.dim))
-        if not masked_lm.load_head(self.head, tensors, options.encoder or options.encoder_size):
-            initialize_weights(masked_lm.own_variables(self.head), options.seed + 1)
+        source = options.encoder or options.encoder_size
+        if not bert.load_masked_lm_head(self.head, tensors, source):
+            bert.initialize_weights(bert.own_variables(self.head), options.seed + 1)
 
     def draw(self, step: Any) -> Rows | Segments:
         # Each text has the corpus' prefix, whose tokens are not predicted.

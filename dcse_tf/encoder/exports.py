@@ -1,0 +1,249 @@
+"""Backends that run exports: ONNX and static ones without TensorFlow, and SavedModels."""
+
+import functools
+import itertools
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tokenizers
+
+from dcse_tf.bert.checkpoints import read_max_sequence_length
+from dcse_tf.bert.tensor_files import read_tensor_file
+from dcse_tf.bert.token_rows import TextTokenizer, TokenRows, UnknownTokens
+from dcse_tf.bert.tokenizer import read_vocabulary
+from dcse_tf.encoder.backend import Backend, FunctionBackend, hash_arrays, normalize
+from dcse_tf.errors import InputError, require
+from dcse_tf.files import hash_bytes, hash_file
+from dcse_tf.input_files import read_json_object
+from dcse_tf.machine import count_threads
+from dcse_tf.progress import Progress
+
+# The settings of an ONNX export or a SavedModel, and its fingerprint.
+SETTINGS_FILE = "dcse_tf.json"
+# Settings that an encoder's export names where they are not the default.
+_OF_EXPORT = ("prefix", "unit_norm", "projection")
+
+MODEL_FILE = "model.onnx"
+INPUTS, OUTPUT = ("input_ids", "attention_mask"), "embeddings"
+# Fusing a layer norm with the sum before it was slower on the CPUs tried. It affects only int8
+# models: in float32 ones the fusion does not apply anyway.
+_LEFT_OUT = ["SkipLayerNormFusion"]
+
+# Signatures of a SavedModel, see `dcse_tf.exporting.saved_model`: an encoder's, and a re-ranker's.
+EMBED, MATCH = "serving_default", "match"
+SCORE, SCORE_SPEAKERS = "score", "score_speakers"
+_ROWS = 16  # contexts matched at a time
+
+# A static export is in model2vec's format.
+STATIC_TYPE, STATIC_FILE, STATIC_TABLE = "model2vec", "model.safetensors", "embeddings"
+# Large, because the overhead of a call exceeds the cost of its tokens.
+_STATIC_TOKENS = 32_768
+
+
+def _read_settings(folder: pathlib.Path) -> dict[str, Any]:
+    path = folder / SETTINGS_FILE
+    return read_json_object(path) if path.is_file() else {}
+
+
+def is_onnx(folder: pathlib.Path) -> bool:
+    """Whether a folder is an ONNX export, not a checkpoint that also has a model.onnx."""
+    return (folder / MODEL_FILE).is_file() and not any(folder.glob("*.safetensors"))
+
+
+class OnnxFile:
+    """The model of an export, and the settings beside it.
+
+    Args:
+        folder: the export's folder.
+        inputs, output: names of the model's inputs, int64 arrays, and of its output.
+        kind: the kind of model expected, for messages, such as "an encoder".
+
+    Raises:
+        InputError: onnxruntime is not installed, or the model is damaged or another.
+    """
+
+    def __init__(self, folder: pathlib.Path, inputs: Sequence[str], output: str, kind: str):
+        self._inputs = inputs
+        self._output = output
+        self._path = folder / MODEL_FILE
+        onnxruntime = require("onnxruntime", extra="onnx", why=f"{self._path}:")
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = count_threads()
+        # Threads that spin while they wait for work take the cores from threads that have some.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        settings = {"providers": ["CPUExecutionProvider"], "disabled_optimizers": _LEFT_OUT}
+        try:
+            self._session = onnxruntime.InferenceSession(str(self._path), options, **settings)
+        except Exception as error:  # onnxruntime's exceptions have no common base class
+            raise InputError(f"{self._path}: onnxruntime cannot read it: {error}") from error
+
+        takes = {value.name for value in self._session.get_inputs()}
+        gives = {value.name for value in self._session.get_outputs()}
+        if takes != set(inputs) or output not in gives:
+            raise InputError(
+                f"{self._path}: takes {', '.join(sorted(takes))} and gives "
+                f"{', '.join(sorted(gives))}; expected {kind} that export wrote, from "
+                f"{', '.join(inputs[:-1])} and {inputs[-1]} to {output}"
+            )
+
+    @functools.cached_property
+    def written(self) -> dict[str, Any]:
+        """The settings written with the export; empty if the model has changed since."""
+        written = _read_settings(self._path.parent)
+        return written if written.get("sha256") == hash_file(self._path) else {}
+
+    def run(self, *arrays: np.ndarray) -> np.ndarray:
+        """Runs the model on integer or bool arrays, one for each input."""
+        pairs = zip(self._inputs, arrays, strict=True)
+        given = {name: array.astype(np.int64) for name, array in pairs}
+        return self._session.run([self._output], given)[0]
+
+    def fingerprint(self, *facts: object) -> str:
+        """The fingerprint of the exported model, if the export is float32 and has it written.
+        Otherwise, such as for int8, a hash of the file and the given facts.
+        """
+        if isinstance(written := self.written.get("fingerprint"), str):
+            return written
+        return hash_bytes(" ".join(map(str, (hash_file(self._path), *facts))).encode())
+
+
+class OnnxBackend(Backend):
+    """Runs an encoder's export with onnxruntime on the token ids of HuggingFace's tokenizer; for
+    the arguments see `Backend`, for errors `OnnxFile`.
+    """
+
+    def __init__(self, folder: pathlib.Path, batch_tokens: int):
+        self._file = OnnxFile(folder, INPUTS, OUTPUT, "an encoder")
+        length, vocabulary = read_max_sequence_length(folder), read_vocabulary(folder)
+        written = {**self._file.written, "prefix": vocabulary.prefix}
+        settings = {
+            "max_sequence_length": length,
+            "pooling": written.get("pooling"),
+            "compute_dtype": written.get("compute_dtype"),
+            **{name: value for name in _OF_EXPORT if (value := written.get(name))},
+        }
+        super().__init__(batch_tokens, settings)
+        self._facts = vocabulary.fingerprint(), length
+        self._tokenizer = TextTokenizer(vocabulary, length)
+        self._unknown = UnknownTokens.of(vocabulary)
+
+    def read(self, texts: list[str]) -> tuple[TokenRows, np.ndarray, np.ndarray]:
+        rows, truncated = self._tokenizer.tokenize(texts)
+        self._unknown.add(rows.values, len(texts))
+        return rows, rows.lengths, truncated
+
+    def embed(self, inputs: TokenRows, tokens: int) -> np.ndarray:
+        token_ids = inputs.to_table(tokens)
+        return self._file.run(token_ids, token_ids != 0)
+
+    def fingerprint(self) -> str:
+        return self._file.fingerprint(*self._facts)
+
+
+def load_saved_model(folder: pathlib.Path, batch_tokens: int) -> FunctionBackend:
+    """Loads an export that tokenizes by itself; one of a fitted baseline matches no responses.
+
+    Raises:
+        InputError: it is not the export of a sentence encoder.
+    """
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401  registers the tokenizer's operations
+
+    signatures = tf.saved_model.load(str(folder)).signatures
+    if EMBED not in signatures:
+        kind = "of a re-ranker" if SCORE in signatures else "of something else"
+        raise InputError(f"{folder}: is an export {kind}, which embeds no sentences")
+    written = _read_settings(folder)
+    known = {name: written.get(name) for name in ("max_sequence_length", "pooling")}
+    known |= {name: value for name in _OF_EXPORT if (value := written.get(name))}
+
+    def encode(texts: list[str]) -> np.ndarray:
+        return signatures[EMBED](sentences=tf.constant(texts))["embeddings"].numpy()
+
+    def match(contexts: list[list[str]], candidates: list[list[str]]) -> np.ndarray:
+        scores, progress = [], Progress("contexts", len(contexts))
+        for start in range(0, len(contexts), _ROWS):
+            rows = slice(start, start + _ROWS)
+            found = signatures[MATCH](
+                context=tf.ragged.constant(contexts[rows], tf.string).to_tensor(),
+                candidates=tf.constant(candidates[rows]),
+            )
+            scores.append(found["similarities"].numpy())
+            progress.update(min(start + _ROWS, len(contexts)))
+        return np.concatenate(scores)
+
+    def fingerprint() -> str:
+        # What the export records; else a hash of the files that decide what it computes.
+        if isinstance(recorded := written.get("fingerprint"), str):
+            return recorded
+        patterns = ("*.pb", "variables/*", "assets/*")
+        paths = sorted({path for pattern in patterns for path in folder.glob(pattern)})
+        lines = (f"{path.relative_to(folder)} {hash_file(path)}\n" for path in paths)
+        return hash_bytes("".join(lines).encode())
+
+    matches = match if MATCH in signatures else None
+    return FunctionBackend(encode, fingerprint, batch_tokens, known, matches)
+
+
+def is_static(folder: pathlib.Path) -> bool:
+    path = folder / "config.json"
+    return path.is_file() and read_json_object(path).get("model_type") == STATIC_TYPE
+
+
+def load_static(folder: pathlib.Path) -> FunctionBackend:
+    """Loads a folder that `export --format=static` or model2vec wrote: an embedding is the mean of
+    token vectors. The unknown token is ignored, as in model2vec.
+
+    Raises:
+        InputError: a file is missing, damaged or in another format.
+    """
+    path = folder / STATIC_FILE
+    tensors = read_tensor_file(path)
+    table = tensors.get(STATIC_TABLE)
+    if table is None or table.ndim != 2:
+        raise InputError(f"{path}: expected a table of token vectors, {STATIC_TABLE}")
+    if "mapping" in tensors:
+        table = table[tensors["mapping"]]
+    table = table.astype(np.float32)
+    if "weights" in tensors:
+        table = table * tensors["weights"].astype(np.float32)[:, None]
+
+    path = folder / "tokenizer.json"
+    try:
+        tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library's exceptions have no common base class
+        raise InputError(f"{path}: not a tokenizer that can be read: {error}") from error
+    if tokenizer.get_vocab_size() > len(table):
+        raise InputError(
+            f"{path}: {tokenizer.get_vocab_size()} tokens, and {len(table)} token vectors"
+        )
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    unk = getattr(tokenizer.model, "unk_token", None)
+    unk_id = tokenizer.token_to_id(unk) if unk else None
+    unk_id = -1 if unk_id is None else unk_id
+    unknown = UnknownTokens(unk_id, str(unk))
+    unit_norm = bool(read_json_object(folder / "config.json").get("normalize"))
+
+    def encode(texts: list[str]) -> np.ndarray:
+        import scipy.sparse  # takes a fifth of a second
+
+        found = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        lists = [each.ids for each in found]
+        ids = np.fromiter(itertools.chain.from_iterable(lists), np.int32)
+        unknown.add(ids, len(texts))
+        known = ids != unk_id
+        # The start of each text's known tokens, and the end of the last text's.
+        starts = np.insert(np.cumsum(known), 0, 0)[np.cumsum([0, *map(len, lists)])]
+        lengths = np.diff(starts)
+        shares = (1 / np.repeat(lengths, lengths)).astype(np.float32)
+        shape = len(texts), len(table)
+        means = scipy.sparse.csr_matrix((shares, ids[known], starts), shape) @ table
+        return normalize(means).astype(np.float32) if unit_norm else means
+
+    facts = {"tokenizer": hash_file(path), "unit_norm": unit_norm}
+    settings = {"unit_norm": True} if unit_norm else {}
+    fingerprint = functools.partial(hash_arrays, {STATIC_TABLE: table}, facts)
+    return FunctionBackend(encode, fingerprint, _STATIC_TOKENS, settings)
