@@ -77,7 +77,6 @@ def export(
     output_dir: str | os.PathLike[str],
     format: str = "saved_model",
     unit_norm: bool = False,
-    versioned: bool = False,
     quantize: Literal["none", "int8"] = "none",
     data_dir: str | os.PathLike[str] = "",
     static_dim: int = 256,

@@ -280,7 +280,7 @@ def export(options: ExportOptions) -> pathlib.Path:
     'exported'
 
     Returns:
-        The folder written: `output_dir` or, with `versioned`, its new version.
+        The folder written.
 
     Raises:
         InputError: there is nothing to export, or a file for the model card cannot be used.

@@ -6,7 +6,6 @@ final name always stands for complete content, even after a power failure.
 """
 
 import contextlib
-import dataclasses
 import errno
 import hashlib
 import json
@@ -15,7 +14,7 @@ import pathlib
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from typing import Any, Self
+from typing import Any
 
 import filelock
 
@@ -24,7 +23,6 @@ from dcse_tf.input_files import read_json_object
 
 # Part of every temporary file's name, so that none can be mistaken for a user's own file.
 MARK = ".dcse_tf-"
-_LOCK, _PARTIAL, _PREVIOUS = "lock", "partial", "previous"
 MADE_FROM_FILE = "made_from.json"
 
 
@@ -35,18 +33,20 @@ def marked(path: pathlib.Path, what: str) -> pathlib.Path:
 
 def partial_path(path: pathlib.Path) -> pathlib.Path:
     """Where a file or a folder lies until it is complete."""
-    return marked(path, _PARTIAL)
-
-
-def complete_path(partial: pathlib.Path) -> pathlib.Path:
-    """The final path of an incomplete file or folder; the inverse of `partial_path`."""
-    return partial.with_name(partial.name.removesuffix(MARK + _PARTIAL))
+    return marked(path, "partial")
 
 
 def write_json(path: pathlib.Path, content: Any, sort_keys: bool = False) -> None:
     """Writes an indented file of JSON, all in ASCII; not atomically."""
     text = json.dumps(content, indent=2, sort_keys=sort_keys) + "\n"
     path.write_text(text, encoding="utf-8")
+
+
+def write_record(path: pathlib.Path, values: Mapping[str, Any]) -> None:
+    """Writes an indented JSON object, sorted by its keys, atomically."""
+    content = json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False)
+    with atomic_file(path) as partial:
+        partial.write_text(content + "\n", encoding="utf-8")
 
 
 # Hashes
@@ -69,12 +69,7 @@ def hash_folder(folder: pathlib.Path) -> dict[str, str]:
 
 
 def find_damage(folder: pathlib.Path, hashes: Mapping[str, str]) -> str | None:
-    """Describes the first file that differs from its hash; None if all files are unchanged.
-
-    Args:
-        folder: the folder of the files.
-        hashes: file name -> SHA-256, from `hash_folder`.
-    """
+    """Describes the first file that differs from its hash of `hash_folder`; None if none does."""
     for name, expected in hashes.items():
         if not (folder / name).is_file():
             return f"{name} is missing"
@@ -93,10 +88,7 @@ def hash_number(text: str) -> int:
 
 @contextlib.contextmanager
 def lock_folder(folder: pathlib.Path, remedy: str) -> Iterator[int]:
-    """Locks a folder for this process, and creates it if it does not exist.
-
-    Folders created here are removed at the end if they are empty, so that a job that is refused
-    later leaves nothing behind.
+    """Locks a folder for this process; creates it, and removes it if it stays empty.
 
     Args:
         folder: the folder to lock.
@@ -113,7 +105,7 @@ def lock_folder(folder: pathlib.Path, remedy: str) -> Iterator[int]:
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with _lock(folder / f"{MARK}{_LOCK}", folder, remedy) as descriptor:
+        with _lock(folder / f"{MARK}lock", folder, remedy) as descriptor:
             yield descriptor
     finally:
         with contextlib.suppress(OSError):  # stops at the first that is not empty
@@ -123,16 +115,13 @@ def lock_folder(folder: pathlib.Path, remedy: str) -> Iterator[int]:
 
 @contextlib.contextmanager
 def lock_output(path: pathlib.Path) -> Iterator[None]:
-    """Locks a file or folder for writing, with a lock file beside it.
-
-    Args:
-        path: the file or folder to write; its parent must exist.
+    """Locks a file or folder for writing, with a lock file beside it; its parent must exist.
 
     Raises:
         LockedError: another process is writing it.
         OutputError: its parent cannot be written to.
     """
-    with _lock(marked(path, _LOCK), path, "wait for it, or give another path"):
+    with _lock(marked(path, "lock"), path, "wait for it, or give another path"):
         yield
 
 
@@ -147,15 +136,10 @@ def _lock(path: pathlib.Path, what: pathlib.Path, remedy: str) -> Iterator[int]:
     try:
         lock.acquire()
     except filelock.Timeout:
-        holder = "another process"
-        with contextlib.suppress(OSError, ValueError):
-            holder = f"process {int(path.read_text())}"
-        raise LockedError(f"{what}: {holder} is working in it; {remedy}") from None
+        raise LockedError(f"{what}: another process is working in it; {remedy}") from None
     except OSError as error:
         raise OutputError(f"{what}: cannot be written: {error.strerror}") from error
     try:
-        with contextlib.suppress(OSError):  # a full disk is reported by the next write
-            path.write_text(f"{os.getpid()}\n")
         yield descriptors[0]
     finally:
         path.unlink(missing_ok=True)  # before the release: later, it may be another's
@@ -166,11 +150,7 @@ def _lock(path: pathlib.Path, what: pathlib.Path, remedy: str) -> Iterator[int]:
 
 
 def refuse_existing(path: pathlib.Path, overwrite: bool) -> None:
-    """Checks that a file can be written at a path.
-
-    Raises:
-        FileExistsError: the path is a folder, or exists and `overwrite` is not set.
-    """
+    """Raises FileExistsError for a folder, or for what exists and may not be overwritten."""
     if path.is_dir():
         raise FileExistsError(f"{path} is a folder; give the name of a file")
     if os.path.lexists(path) and not overwrite:
@@ -202,29 +182,20 @@ def atomic_file(path: pathlib.Path, overwrite: bool = True) -> Iterator[pathlib.
 
 @contextlib.contextmanager
 def atomic_directory(path: pathlib.Path, overwrite: bool = False) -> Iterator[pathlib.Path]:
-    """Yields a temporary folder to write into; it is renamed to `path` when the block succeeds.
+    """`atomic_file` for a folder: yields a temporary folder to write into.
 
-    Args:
-        path: the folder to write; missing parent folders are created.
-        overwrite: whether to replace an existing folder. It stays until the new one is complete.
-            If it is a symbolic link, the link is replaced and its target is kept.
-
-    Raises:
-        FileExistsError: `path` exists and may not be replaced.
-        LockedError: another process is writing it.
-        OutputError: a write failed without saying of which file.
+    An existing one stays until the new one is complete.
     """
     with _write_beside(path) as partial:
-        _restore(path)
+        restore_replaced(path)
         if os.path.lexists(path) and not overwrite:
             raise FileExistsError(f"{path} already exists; give another folder, or `overwrite`")
         partial.mkdir()
         yield partial
         for folder, _, names in os.walk(partial, topdown=False):
-            for name in names:
+            for name in (*names, "."):
                 flush(pathlib.Path(folder, name))
-            flush(pathlib.Path(folder))
-        previous = marked(path, _PREVIOUS)
+        previous = marked(path, "previous")
         if os.path.lexists(path):
             remove(previous)
             path.rename(previous)
@@ -247,55 +218,19 @@ def _write_beside(path: pathlib.Path) -> Iterator[pathlib.Path]:
             raise
 
 
-@contextlib.contextmanager
-def atomic_version(parent: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Yields a folder to write into; it becomes the next version in `parent`.
-
-    Versions are folders with numbers as names, as TensorFlow Serving expects. The next version is
-    the largest number plus one. Existing versions are never changed.
-
-    Args:
-        parent: the folder of the versions; created if it does not exist.
-
-    Raises:
-        LockedError: another process is writing a version.
-        OutputError: a write failed without saying of which file.
-    """
-    with lock_folder(parent, "wait for it, or give another folder"):
-        numbers = [int(path.name) for path in parent.iterdir() if re.fullmatch("[0-9]+", path.name)]
-        with atomic_directory(parent / str(max(numbers, default=0) + 1)) as folder:
-            yield folder
-
-
 def restore_replaced(path: pathlib.Path) -> None:
     """Restores a folder that a crash interrupted while it was being replaced.
 
     Replacing a folder takes two renames; a crash between them leaves the previous folder under
-    another name. Call this before reading a folder that may have been replaced. If nothing was
-    interrupted, it does nothing.
-
-    Raises:
-        LockedError: another process is replacing it right now.
+    another name. Call this before reading a folder that may have been replaced.
     """
-    if os.path.lexists(marked(path, _PREVIOUS)) and not os.path.lexists(path):
-        with lock_output(path):
-            _restore(path)
-
-
-def _restore(path: pathlib.Path) -> None:
-    if os.path.lexists(marked(path, _PREVIOUS)) and not os.path.lexists(path):
-        marked(path, _PREVIOUS).rename(path)
+    if os.path.lexists(marked(path, "previous")) and not os.path.lexists(path):
+        marked(path, "previous").rename(path)
         flush(path.parent)
 
 
 def flush(path: pathlib.Path) -> None:
-    """Flushes a file's content, or a folder's list of names, to disk.
-
-    Raises:
-        OSError: it cannot be opened or written.
-    """
-    if os.name == "nt":
-        return  # Windows flushes neither folders nor files that are open for reading
+    """Flushes a file's content, or a folder's list of names, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -314,52 +249,25 @@ def remove(path: pathlib.Path) -> None:
         path.unlink(missing_ok=True)
 
 
-# What results were made from, and work that is resumed only with the same
+# What results were made from: name -> a JSON value, such as a setting or the SHA-256 of a file. It
+# is stored beside a result, and compared before the result is resumed or reused.
 
 
-@dataclasses.dataclass(frozen=True)
-class MadeFrom:
-    """What a result depends on; stored beside it and compared before it is resumed or reused.
+def list_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
+    """The values that differ: name -> "name: now (was before)"."""
+    return {
+        name: f"{name}: {_show(now.get(name))} (was {_show(before.get(name))})"
+        for name in {**before, **now}
+        if before.get(name) != now.get(name)
+    }
 
-    Attributes:
-        values: name -> a JSON value, such as a setting or the SHA-256 of a file. Messages show
-            both.
-    """
 
-    values: Mapping[str, Any]
-
-    @classmethod
-    def read(cls, path: pathlib.Path) -> Self:
-        """Reads what `write` wrote; raises InputError if it cannot be read."""
-        return cls(read_json_object(path, "a record of what a result was made from"))
-
-    def write(self, path: pathlib.Path) -> None:
-        """Writes an indented JSON object."""
-        content = json.dumps(self.values, indent=2, sort_keys=True, ensure_ascii=False)
-        with atomic_file(path) as partial:
-            partial.write_text(content + "\n", encoding="utf-8")
-
-    def compare(self, now: "MadeFrom") -> dict[str, str]:
-        """Lists the values that differ in `now`: name -> "name: now (was before)"."""
-        return {
-            name: f"{name}: {_show(now.values.get(name))} (was {_show(self.values.get(name))})"
-            for name in {**self.values, **now.values}
-            if self.values.get(name) != now.values.get(name)
-        }
-
-    def require(self, now: "MadeFrom", problem: str, remedy: str) -> None:
-        """Requires that the result would be made from the same things now.
-
-        Args:
-            now: what it would be made from now.
-            problem: the path and what is wrong, for the message.
-            remedy: what the user can do, for the message.
-
-        Raises:
-            InputError: a value has changed; the message says which.
-        """
-        if changes := self.compare(now):
-            raise InputError(f"{problem}: {'; '.join(changes.values())}; {remedy}")
+def require_same(
+    before: Mapping[str, Any], now: Mapping[str, Any], problem: str, remedy: str
+) -> None:
+    """Raises InputError with the problem, what has changed, and the remedy, if anything has."""
+    if changes := list_changes(before, now):
+        raise InputError(f"{problem}: {'; '.join(changes.values())}; {remedy}")
 
 
 def _show(value: Any) -> str:
@@ -370,7 +278,9 @@ def _show(value: Any) -> str:
 
 
 @contextlib.contextmanager
-def resumable(path: pathlib.Path, made_from: MadeFrom, overwrite: bool) -> Iterator[pathlib.Path]:
+def resumable(
+    path: pathlib.Path, made_from: Mapping[str, Any], overwrite: bool
+) -> Iterator[pathlib.Path]:
     """Yields a folder where a long job keeps its finished steps until `path` is complete.
 
     If the job is stopped, the folder stays, and the next job with the same `made_from` gets it
@@ -394,15 +304,15 @@ def resumable(path: pathlib.Path, made_from: MadeFrom, overwrite: bool) -> Itera
     if has_steps() and not overwrite:
         remedy = "give the same, or `overwrite` to start anew"
         try:
-            before = MadeFrom.read(work / MADE_FROM_FILE)
+            before = read_json_object(work / MADE_FROM_FILE)
         except InputError as error:
             raise InputError(f"{error}; {remedy}") from error
-        before.require(made_from, f"{work}: begun with other settings or files", remedy)
+        require_same(before, made_from, f"{work}: begun with other settings or files", remedy)
     else:
         remove(work)
         work.mkdir(parents=True)
     try:
-        made_from.write(work / MADE_FROM_FILE)
+        write_record(work / MADE_FROM_FILE, made_from)
         yield work
     except BaseException:
         if not has_steps():

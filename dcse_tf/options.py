@@ -15,7 +15,7 @@ import typing
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Literal, NoReturn, Protocol, Self
 
-from dcse_tf.files import atomic_file, write_json
+from dcse_tf.files import write_record
 from dcse_tf.input_files import parse_json
 from dcse_tf.plugins import load_plugins
 
@@ -254,8 +254,7 @@ class Options:
 
     def write_json(self, path: pathlib.Path) -> None:
         """Writes the configuration, atomically."""
-        with atomic_file(path) as partial:
-            write_json(partial, self.to_dict(), sort_keys=True)
+        write_record(path, self.to_dict())
 
     @classmethod
     def read_json(cls, path: pathlib.Path) -> Self:

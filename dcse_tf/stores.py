@@ -83,7 +83,7 @@ def stage(options: T) -> Iterator[T]:
             changes[name] = tuple(fetch(each) for files in found for each in files)
         elif kind in ("reads", "files"):
             changes[name] = fetch(value)
-        elif kind == "resumes" or getattr(options, "versioned", False):
+        elif kind == "resumes":
             options.refuse(name, "expected a folder on a disk, because later runs go on from it")
         else:
             with _open_store(value, InputError) as (fs, root):

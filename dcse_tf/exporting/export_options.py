@@ -28,11 +28,6 @@ class ExportOptions(EncoderOptions):
     unit_norm: bool = option(
         False, "Scale embeddings to length 1, so that their dot product is the cosine."
     )
-    versioned: bool = option(
-        False,
-        "Write `output_dir`/1, or the number after the largest in it, as TensorFlow Serving "
-        "reads them; an older version is never replaced.",
-    )
     quantize: str = option(
         "none",
         "With `format`=onnx. int8: weights in eight bits, a quarter of the size; compare its "
@@ -57,8 +52,6 @@ class ExportOptions(EncoderOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.versioned and self.overwrite:
-            raise OptionError("`versioned` replaces nothing: leave out `overwrite`")
         if self.quantize != "none" and self.format != "onnx":
             self.refuse("quantize", "only with `format`=onnx")
         if self.format != "static":

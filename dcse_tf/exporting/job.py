@@ -8,7 +8,7 @@ from dcse_tf.errors import InputError
 from dcse_tf.exporting.export_formats import ExportFormat, find_format
 from dcse_tf.exporting.export_options import ExportOptions
 from dcse_tf.exporting.model_card import describe_encoder, describe_reranker, write_model_card
-from dcse_tf.files import atomic_directory, atomic_version, complete_path
+from dcse_tf.files import atomic_directory
 from dcse_tf.reading.reranker_files import is_reranker
 from dcse_tf.reranker.scorers import read_reranker
 
@@ -17,26 +17,22 @@ def export(config: ExportOptions) -> pathlib.Path:
     """Writes a trained encoder or re-ranker in the format asked for, with its model card.
 
     Returns:
-        The folder written: the output folder, or its new version.
+        The folder written.
 
     Raises:
         InputError: there is nothing to export, the format cannot hold it, an option is for
             encoders alone, or a file for the card cannot be used.
         FileExistsError: the output exists and may not be replaced.
-        LockedError: another process writes a version.
+        LockedError: another process is writing it.
         OutputError: the export cannot be written, or its outputs differ from the model's.
     """
     output, form = pathlib.Path(config.output_dir), find_format(config.format)
-    if config.versioned:
-        opened = atomic_version(output)
-    else:
-        opened = atomic_directory(output, config.overwrite)
-    with opened as folder:
+    with atomic_directory(output, config.overwrite) as folder:
         if is_reranker(find_folder(config.run_dir, "run_dir")):
             _export_reranker(config, form, folder)
         else:
             _export_encoder(config, form, folder)
-    return complete_path(folder)
+    return output
 
 
 def _export_encoder(config: ExportOptions, form: ExportFormat, folder: pathlib.Path) -> None:

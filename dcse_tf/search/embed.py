@@ -17,15 +17,8 @@ from absl import logging
 
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError, name_output
-from dcse_tf.files import (
-    MadeFrom,
-    flush,
-    lock_output,
-    partial_path,
-    refuse_existing,
-    resumable,
-)
-from dcse_tf.input_files import iterate_bare_lines
+from dcse_tf.files import flush, lock_output, partial_path, refuse_existing, resumable, write_record
+from dcse_tf.input_files import iterate_bare_lines, read_json_object
 from dcse_tf.progress import Progress
 from dcse_tf.search.search_options import EmbedOptions
 
@@ -58,9 +51,8 @@ def embed(config: EmbedOptions) -> tuple[int, int]:
         # The values that the encoder resolved, so that messages show the actual pooling and length.
         used = {**config.to_dict(), "truncate_dim": None, **encoder.settings}
         settings = {f"`{name}`": used[name] for name in _DECISIVE}
-        made_from = MadeFrom(
-            {"`input`": described, "contents of `model`": encoder.fingerprint(), **settings}
-        )
+        model = encoder.fingerprint()
+        made_from = {"`input`": described, "contents of `model`": model, **settings}
         lines = sum(1 for _ in iterate_bare_lines(source))
         if not lines:
             raise InputError(f"`input`={source}: no lines")
@@ -91,7 +83,7 @@ def _write_rows(
     """
     path, record = partial_path(work / "rows.npy"), work / "done.json"
     resumed = record.exists()
-    done = dict(MadeFrom.read(record).values) if resumed else {"rows": 0, "truncated": 0}
+    done = read_json_object(record) if resumed else {"rows": 0, "truncated": 0}
     with (
         path.open("r+b" if resumed else "wb") as file,
         Progress("lines", lines, done["rows"]) as progress,
@@ -120,7 +112,7 @@ def _write_rows(
             os.fsync(file.fileno())  # before the record says that the rows are there
             done["rows"] += len(block)
             done["truncated"] += int(truncated.sum())
-            MadeFrom(done).write(record)
+            write_record(record, done)
     encoder.warn_of_truncated(done["truncated"], "lines")
     return path
 

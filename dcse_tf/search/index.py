@@ -21,8 +21,8 @@ from dcse_tf.bert.blanks import is_blank
 from dcse_tf.encoder.backend import normalize
 from dcse_tf.errors import InputError, OutputError, require
 from dcse_tf.evaluation.metrics import TIE_TOLERANCE, quantize
-from dcse_tf.files import MADE_FROM_FILE, MadeFrom
-from dcse_tf.input_files import UNREADABLE_ARRAY, iterate_bare_lines
+from dcse_tf.files import MADE_FROM_FILE
+from dcse_tf.input_files import UNREADABLE_ARRAY, iterate_bare_lines, read_json_object
 
 TEXTS_FILE, TABLE_FILE = "texts.txt", "texts.npy"
 EMBEDDINGS_FILE, FAISS_FILE = "embeddings.npy", "faiss.index"
@@ -179,8 +179,8 @@ class SearchIndex:
     """
 
     def __init__(self, path: pathlib.Path, nprobe: int = 32):
-        self.made_from = MadeFrom.read(path / MADE_FROM_FILE)
-        version, expected = self.made_from.values.get("format"), FORMAT["format"]
+        self.made_from = read_json_object(path / MADE_FROM_FILE)
+        version, expected = self.made_from.get("format"), FORMAT["format"]
         if version != expected:
             raise InputError(
                 f"{path}: an index of format {version!r}, expected {expected}; build it anew"
@@ -196,7 +196,7 @@ class SearchIndex:
             if len(found) != len(self._table):
                 raise InputError(f"{path / name}: does not fit the other files of the index")
         self._faiss: Any = None
-        if self.made_from.values.get(INDEX_TYPE) == "ivf":
+        if self.made_from.get(INDEX_TYPE) == "ivf":
             file = path / FAISS_FILE
             try:
                 self._faiss = import_faiss().read_index(str(file))

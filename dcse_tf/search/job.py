@@ -17,7 +17,14 @@ from dcse_tf.bert.vocabulary import END_OF_TURN
 from dcse_tf.encoder.backend import normalize
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
-from dcse_tf.files import MADE_FROM_FILE, MadeFrom, atomic_directory, hash_file, restore_replaced
+from dcse_tf.files import (
+    MADE_FROM_FILE,
+    atomic_directory,
+    hash_file,
+    require_same,
+    restore_replaced,
+    write_record,
+)
 from dcse_tf.progress import Progress
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.search import index as layout
@@ -140,11 +147,12 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
         if build:
             build_index(config, folder, encoder, now)
         index = SearchIndex(folder, config.nprobe)
-        compared = {name: index.made_from.values.get(name) for name in now}
+        compared = {name: index.made_from.get(name) for name in now}
         if not config.is_given("index_type"):
             now[layout.INDEX_TYPE] = compared[layout.INDEX_TYPE]
-        MadeFrom(compared).require(
-            MadeFrom(now),
+        require_same(
+            compared,
+            now,
             f"`index`={folder}: was built with other settings or inputs",
             "give the same, another `index`, or `overwrite` to build it anew",
         )
@@ -180,7 +188,7 @@ def build_index(
         encoder.warn_of_truncated(truncated, "texts")
         if approximate:
             layout.build_faiss(np.load(embeddings, mmap_mode="r"), partial / layout.FAISS_FILE)
-        MadeFrom({**layout.FORMAT, **sources}).write(partial / MADE_FROM_FILE)
+        write_record(partial / MADE_FROM_FILE, {**layout.FORMAT, **sources})
         if approximate:
             recall = SearchIndex(partial, config.nprobe).measure_recall()
             logging.info("ivf finds %.1f%% of the exact 10 nearest", 100 * recall)

@@ -21,7 +21,7 @@ from dcse_tf.bert.tokenizer import number_as_written, read_vocabulary
 from dcse_tf.bert.vocabulary import Vocabulary
 from dcse_tf.bert.weights import read_bert_tensors, write_bert
 from dcse_tf.encoder.load import refuse_reranker
-from dcse_tf.files import MadeFrom, atomic_directory
+from dcse_tf.files import atomic_directory, write_record
 from dcse_tf.options import Options, option
 
 RECORD_FILE = "merge.json"  # the model card reads it
@@ -130,7 +130,7 @@ def merge(options: MergeOptions) -> pathlib.Path:
             role: {"name": each.name, "files": checkpoints.hash_files(each.folder)}
             for role, each in (("start", start), ("trained", trained))
         }
-        MadeFrom({**origins, "share": options.share}).write(folder / RECORD_FILE)
+        write_record(folder / RECORD_FILE, {**origins, "share": options.share})
     return pathlib.Path(options.output_dir)
 
 

@@ -7,7 +7,8 @@ from absl import logging
 from dcse_tf.bert.checkpoints import ENCODER_FOLDER, list_weight_files
 from dcse_tf.data.manifest import Manifest
 from dcse_tf.errors import InputError
-from dcse_tf.files import MadeFrom, atomic_file, hash_file, hash_folder, write_json
+from dcse_tf.files import hash_file, hash_folder, list_changes, require_same, write_record
+from dcse_tf.input_files import read_json_object
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.training.best_encoder import read_kept
 from dcse_tf.training.checkpoint_store import find_checkpoint
@@ -66,7 +67,7 @@ def begin_run(
     if write:
         run_dir.mkdir(parents=True, exist_ok=True)
         options.write_json(path)
-        MadeFrom({**inputs, _DEVICES: devices}).write(run_dir / INPUTS_FILE)
+        write_record(run_dir / INPUTS_FILE, {**inputs, _DEVICES: devices})
     return options
 
 
@@ -116,8 +117,7 @@ def record_corpus(run_dir: pathlib.Path, manifest: Manifest) -> None:
         "longest utterance": f"{manifest.max_sequence_length} tokens, the rest was cut",
         "fingerprint (SHA-256)": manifest.corpus_fingerprint,
     }
-    with atomic_file(run_dir / CORPUS_FILE) as partial:
-        write_json(partial, {name: value for name, value in facts.items() if value})
+    write_record(run_dir / CORPUS_FILE, {name: value for name, value in facts.items() if value})
 
 
 def _counts(manifest: Manifest, split: str) -> str:
@@ -141,20 +141,20 @@ def _compare_settings(path: pathlib.Path, before: TrainOptions, options: TrainOp
     now = {f"`{name}`": value for name, value in options.to_dict().items()}
     fixed = {name: value for name, value in fixed.items() if name in now}
     problem = f"{path}: the run was begun with other settings"
-    MadeFrom(fixed).require(MadeFrom({name: now[name] for name in fixed}), problem, remedy)
-    here = MadeFrom({name: now.get(name) for name in changing})
-    for change in MadeFrom(changing).compare(here).values():
+    require_same(fixed, {name: now[name] for name in fixed}, problem, remedy)
+    here = {name: now.get(name) for name in changing}
+    for change in list_changes(changing, here).values():
         logging.info("from now on %s", change)
 
 
 def _compare_inputs(path: pathlib.Path, inputs: dict[str, str], devices: int) -> None:
-    before, now = MadeFrom.read(path), MadeFrom({**inputs, _DEVICES: devices})
-    if change := before.compare(now).get(_DEVICES):
+    before, now = read_json_object(path), {**inputs, _DEVICES: devices}
+    if change := list_changes(before, now).get(_DEVICES):
         logging.info(
             "from now on %s: each device draws its own dropout masks, so the result of the run "
             "will differ",
             change,
         )
-        before = MadeFrom({**before.values, _DEVICES: devices})
+        before = {**before, _DEVICES: devices}
     problem = f"{path}: the run was begun with other data or files"
-    before.require(now, problem, "use the same, or another `run_dir`")
+    require_same(before, now, problem, "use the same, or another `run_dir`")

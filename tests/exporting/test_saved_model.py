@@ -57,8 +57,8 @@ def run(bert, tmp_path_factory):
 @pytest.fixture(scope="module")
 def exported(run, tmp_path_factory):
     """Checked by a fresh process when it was written."""
-    folder = tmp_path_factory.mktemp("models") / "dcse"
-    return dcse_tf.export(run_dir=run, output_dir=folder, unit_norm=True, versioned=True)
+    folder = tmp_path_factory.mktemp("models") / "dcse/1"
+    return dcse_tf.export(run_dir=run, output_dir=folder, unit_norm=True)
 
 
 @pytest.fixture(scope="module")

@@ -61,7 +61,7 @@ BASE = {
 # Lines of each room, and of what stands beside the package. A number may only fall: what is added
 # is paid for by what leaves. "base" are the modules at the top.
 BUDGETS = {
-    "base": 2017,
+    "base": 1926,
     "baselines": 779,
     "bert": 3033,
     "cli": 523,
@@ -79,7 +79,7 @@ BUDGETS = {
     "spark": 427,
     "tasks": 2273,
     "training": 1936,
-    "tests": 18303,
+    "tests": 18242,
     "experiments": 3032,
     "docs": 2187,
 }

@@ -14,7 +14,7 @@ from tiny_reranker import save_reranker
 from dcse_tf.cli.queries import search
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
-from dcse_tf.files import MADE_FROM_FILE, MadeFrom
+from dcse_tf.files import MADE_FROM_FILE, write_record
 from dcse_tf.matching.head_files import list_head_maps, project, write_heads
 from dcse_tf.matching.heads import build_heads
 from dcse_tf.options import OptionError
@@ -96,7 +96,7 @@ def write_index(folder, lines, directions, kind="exact"):
     np.save(folder / EMBEDDINGS_FILE, rows.astype(np.float32))
     if kind == "ivf":
         build_faiss(rows.astype(np.float32), folder / layout.FAISS_FILE)
-    MadeFrom({**FORMAT, layout.INDEX_TYPE: kind}).write(folder / MADE_FROM_FILE)
+    write_record(folder / MADE_FROM_FILE, {**FORMAT, layout.INDEX_TYPE: kind})
     return folder
 
 
@@ -129,7 +129,7 @@ def test_an_approximate_index_finds_what_exact_search_does(tmp_path):
     matrix, queries = draw_directions(2000, 16), draw_directions(20, 16, seed=1)
     folder = write_index(tmp_path / "a", [f"text {row}" for row in range(2000)], [0.0] * 2000)
     np.save(folder / EMBEDDINGS_FILE, matrix)
-    MadeFrom({**FORMAT, layout.INDEX_TYPE: "ivf"}).write(folder / MADE_FROM_FILE)
+    write_record(folder / MADE_FROM_FILE, {**FORMAT, layout.INDEX_TYPE: "ivf"})
     for name in (layout.FAISS_FILE, "again"):
         build_faiss(matrix, folder / name)
     content = (folder / layout.FAISS_FILE).read_bytes()
@@ -160,7 +160,7 @@ def test_no_file_of_an_index_may_be_cut_short_missing_or_another_ones(tmp_path):
             SearchIndex(folder)
         path.write_bytes(whole)
     SearchIndex(folder)
-    MadeFrom({"format": 1}).write(folder / MADE_FROM_FILE)
+    write_record(folder / MADE_FROM_FILE, {"format": 1})
     with pytest.raises(InputError, match="format 1"):
         SearchIndex(folder)
 
