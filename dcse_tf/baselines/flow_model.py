@@ -76,12 +76,8 @@ class Flow(keras.layers.Layer):
     """Steps on some coordinates of embeddings, float `[n, dim]` to `[n, dimensions]`.
 
     If a coordinate is a function of the others, the embeddings have no density and the likelihood
-    grows without bound. Such coordinates are dropped before the first step.
-
-    Args:
-        dimensions: number of coordinates used; the variable `coordinates` says which.
-        depth: number of steps.
-        hidden_dim: width of the hidden layers of the couplings.
+    grows without bound. Such coordinates are dropped before the first step: those are used that the
+    variable `coordinates` names.
     """
 
     def __init__(self, dimensions: int, depth: int, hidden_dim: int, **kwargs: Any):
@@ -183,10 +179,8 @@ def _measure(flow: Flow, x: np.ndarray) -> float:
 def _run_steps(
     flow: Flow, x: np.ndarray, others: np.ndarray, options: FlowOptions
 ) -> tuple[int, float]:
-    """Fits the flow to x, float32 `[n, dimensions]`, and restores its best state.
-
-    Returns:
-        The step at which the likelihood of `others`, the held-out embeddings, was best, and that.
+    """Fits the flow to x, float32 `[n, dimensions]`; returns the step at which the likelihood of
+    `others`, the held-out embeddings, was best, whose state it restores, and that likelihood.
     """
     variables = flow.trainable_variables
     optimizer = keras.optimizers.Adam(options.learning_rate, global_clipnorm=_CLIP_NORM)
@@ -199,11 +193,8 @@ def _run_steps(
         optimizer.apply(tape.gradient(loss, variables), variables)
         return loss
 
-    def copy() -> list[np.ndarray]:
-        return [np.array(variable) for variable in variables]
-
     progress = Progress("steps of the flow")
-    best, best_step, kept = _measure(flow, others), 0, copy()
+    best, best_step, kept = _measure(flow, others), 0, flow.get_weights()
     every = max(1, options.steps // _CHECKS)
     for number in range(1, options.steps + 1):
         rng = np.random.default_rng([options.seed, number])
@@ -213,12 +204,10 @@ def _run_steps(
             found = _measure(flow, others)
             logging.info("step %d: log-likelihood %.4f, held-out %.4f", number, -loss, found)
             if found > best:
-                best, best_step, kept = found, number, copy()
+                best, best_step, kept = found, number, flow.get_weights()
             elif number - best_step >= _PATIENCE * every:
-                logging.info("the held-out likelihood no longer improves: the fit ends here")
                 break
         progress.update(number, options.steps)
     progress.close()
-    for variable, value in zip(variables, kept, strict=True):
-        variable.assign(value)
+    flow.set_weights(kept)
     return best_step, best

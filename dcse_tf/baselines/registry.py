@@ -133,18 +133,11 @@ class FitBaselineOptions(Options):
 
 @dataclasses.dataclass(frozen=True)
 class Baseline:
-    """A baseline that was read from a folder.
-
-    Attributes:
-        folder: the folder.
-        spec: its kind.
-        pooling: the pooling of the encoder's token embeddings; None without an encoder.
-        fitted: the fitted values.
-    """
+    """A baseline that was read from a folder."""
 
     folder: pathlib.Path
     spec: BaselineSpec
-    pooling: str | None
+    pooling: str | None  # of the encoder's token embeddings; None without an encoder
     fitted: Fitted
 
     def make(self, dim: int | None = None) -> Any:
@@ -203,14 +196,8 @@ def write_baseline(
     pooling: str | None = None,
     options: BaselineOptions | None = None,
 ) -> None:
-    """Writes the files that `read_baseline` reads, beside those of the encoder if there is one.
-
-    Args:
-        folder: the folder to write to.
-        kind: the name of the baseline.
-        fitted: the fitted values.
-        pooling: the pooling of the encoder; None without an encoder.
-        options: the settings of the fit, for the record.
+    """Writes the files that `read_baseline` reads, beside those of the encoder if there is one;
+    `pooling` is the encoder's, and the settings are for the record.
     """
     write_tensor_file(folder / _TENSORS_FILE, dict(fitted.tensors))
     description = {"kind": kind, "pooling": pooling, "facts": dict(fitted.facts)}

@@ -5,7 +5,6 @@
 import dataclasses
 
 import numpy as np
-from absl import logging
 
 from dcse_tf.baselines.registry import BaselineSpec, Fitted, FittedToEmbeddings
 from dcse_tf.errors import InputError
@@ -61,19 +60,12 @@ def _mean(embeddings: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Directions:
-    """The principal directions of embeddings.
+    """The principal directions of embeddings, by descending variance."""
 
-    Attributes:
-        mean: float64 `[dim]`.
-        vectors: float64 `[dim, dim]`, one direction per column, by descending variance.
-        variances: the variance in each direction, float64 `[dim]`.
-        rank: number of directions in which the embeddings vary, the first ones.
-    """
-
-    mean: np.ndarray
-    vectors: np.ndarray
-    variances: np.ndarray
-    rank: int
+    mean: np.ndarray  # float64 [dim]
+    vectors: np.ndarray  # float64 [dim, dim], one direction per column
+    variances: np.ndarray  # float64 [dim], the variance in each direction
+    rank: int  # the number of directions in which the embeddings vary
 
     def independent_coordinates(self) -> np.ndarray:
         """A set of `rank` coordinates, ascending; all others are affine functions of them."""
@@ -117,13 +109,8 @@ def fit_whitening(embeddings: np.ndarray, dimensions: int = 0) -> Fitted:
 
     Directions in which the embeddings do not vary cannot be inverted and are left out.
 
-    Args:
-        embeddings: float `[sentences, dim]`.
-        dimensions: see `WhiteningOptions`.
-
-    Returns:
-        The tensors "mean", float64 `[dim]`, and "matrix", W as float64 `[dim, k]`: in float64,
-        because W magnifies small differences most.
+    The tensors are "mean", float64 `[dim]`, and "matrix", W as float64 `[dim, k]`: in float64,
+    because W magnifies small differences most.
 
     Raises:
         InputError: see `measure_directions`; or the embeddings vary in fewer directions than that.
@@ -135,20 +122,14 @@ def fit_whitening(embeddings: np.ndarray, dimensions: int = 0) -> Fitted:
             f"`dimensions`={dimensions}: the embeddings of {count} sentences vary in only "
             f"{found.rank} of {dim} directions"
         )
-    if found.rank < dim:
-        logging.info(
-            "the embeddings of %d sentences vary in only %d of %d directions; the others cannot be "
-            "whitened and are left out",
-            *(count, found.rank, dim),
-        )
     kept = dimensions or found.rank
     matrix = found.vectors[:, :kept] / np.sqrt(found.variances[:kept])
     explained = float(found.variances[:kept].sum() / found.variances.sum())
     return Fitted(
         tensors={"mean": found.mean, "matrix": np.ascontiguousarray(matrix)},
         facts={"sentences": count, "rank": found.rank, "explained": explained},
-        summary=f"whitening fitted to {count} sentences: {dim} to {kept} dimensions, which have "
-        f"{100 * explained:.2f}% of the variance",
+        summary=f"whitening fitted to {count} sentences: {dim} to {kept} dimensions, of "
+        f"{found.rank} that vary, with {100 * explained:.2f}% of the variance",
     )
 
 

@@ -46,8 +46,7 @@ def _fit(options: WordVectorsOptions, corpus: object) -> Fitted:
 def _make_encode(fitted: Fitted) -> Callable[[list[str]], np.ndarray]:
     """A function from texts to the mean vectors of their words, float32 `[n, dim]`.
 
-    Words without a vector are skipped. The embedding of a text in which no word has a vector is all
-    zeros; its cosine with anything is 0.
+    Words without a vector are skipped. A text in which no word has one is all zeros.
     """
     words, matrix = fitted.facts["words"], fitted.tensors["matrix"]
     if matrix.ndim != 2 or len(matrix) != len(words):

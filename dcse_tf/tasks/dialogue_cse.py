@@ -42,37 +42,29 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, BatchOptions):
     )
     cosine_weight: float = option(
         0.0,
-        "Share of the loss that contrasts the cosine of a response with the mean of its context. "
-        "0: the paper's objective; 1: no matching.",
+        "Share of the loss that contrasts the cosine of response and context. 1: no matching.",
         minimum=0.0,
         maximum=1.0,
     )
     projection_dim: int = option(
-        0,
-        "Width of two heads, for contexts and responses, behind which that cosine is contrasted. "
-        "0: none.",
-        minimum=2,
-        or_zero=True,
+        0, "Width of two heads behind which that cosine is contrasted.", minimum=2, or_zero=True
     )
     projection_share: float = option(
         1.0, "Share of that contrast that lies behind the heads.", minimum=0.01, maximum=1.0
     )
     matryoshka_dims: tuple[str, ...] = option(
         (),
-        "Also contrast the cosine of the first dimensions, for each of these numbers (Kusupati et "
-        "al. 2022), so that embeddings can be truncated.",
+        "Also contrast the cosine of so many first dimensions, so that embeddings can be cut.",
     )
     prediction_weight: float = option(
         0.0,
-        "Share of the loss for predicting from each response, by heads that are discarded, the "
-        "starting encoder's embeddings of the turns around it.",
+        "Share of the loss that predicts, from a response, how turns around it were embedded.",
         minimum=0.0,
         maximum=1.0,
     )
     rehearsal_weight: float = option(
         0.0,
-        "Weight of a loss that keeps the embeddings of garbled texts where the starting encoder has"
-        " them, so that other domains suffer less.",
+        "Weight of keeping garbled texts' embeddings as they were, which spares other domains.",
         minimum=0.0,
     )
     rehearsal_texts: int = option(64, "Garbled texts in each step, over all devices.", minimum=1)
@@ -94,10 +86,8 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, BatchOptions):
         if not all(text.isdecimal() and int(text) for text in given) or len({*given}) < len(given):
             self.refuse("matryoshka_dims", "expected different whole numbers of at least 1")
         if given and self.projection_dim and self.projection_share == 1.0:
-            self.refuse(
-                "matryoshka_dims",
-                "with `projection_dim` and `projection_share`=1 the embeddings are not contrasted",
-            )
+            why = "with `projection_dim` and `projection_share`=1 no embeddings are contrasted"
+            self.refuse("matryoshka_dims", why)
 
     @property
     def similarities(self) -> tuple[str, ...]:

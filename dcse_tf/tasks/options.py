@@ -14,6 +14,8 @@ from dcse_tf.tasks.spec import TASKS
 if TYPE_CHECKING:
     from dcse_tf.data.manifest import Manifest
 
+_BATCHES = "batches and context"
+_MOST_CONTEXT_TOKENS = 448
 # Sizes of Turc et al. 2019 ("Well-Read Students Learn Better"), table 1; "base" is BERT's own.
 ENCODER_SIZES: dict[str, tuple[int, int]] = {
     "tiny": (2, 128),
@@ -22,6 +24,7 @@ ENCODER_SIZES: dict[str, tuple[int, int]] = {
     "medium": (8, 512),
     "base": (12, 768),
 }
+_SIZES = ", ".join(f"{name} {x}/{y}" for name, (x, y) in ENCODER_SIZES.items())  # layers/width
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,10 +129,7 @@ class StartOptions(TermOptions, group="encoder"):
     )
     freeze_embeddings: bool = option(False, "Do not train the embedding layers.")
     lora_rank: int = option(
-        0,
-        "Rank of adapters that are trained instead of the layers (LoRA, Hu et al. 2022). 0: none.",
-        minimum=0,
-        maximum=1024,
+        0, "Rank of adapters that are trained instead of the layers (LoRA). 0: none.", minimum=0
     )
 
 
@@ -144,23 +144,13 @@ class TrainOptions(
     task: str = option("dialogue_cse", "What the encoder learns, and from what.", choices=TASKS)
     data_dir: str = option("", "Folder written by prepare_data.", required=True, path="reads")
     encoder: str = option(
-        "",
-        "Checkpoint to start from, unless `encoder_size` is given: a folder, a hub name, "
-        "package:NAME or a run directory.",
-        path="reads",
+        "", "Checkpoint to start from: a folder, a hub name, package:NAME or a run.", path="reads"
     )
     encoder_size: str = option(
-        "",
-        "Start from random weights of this size (layers/width: "
-        + ", ".join(f"{k} {v[0]}/{v[1]}" for k, v in ENCODER_SIZES.items())
-        + ") with the vocabulary of `data_dir`.",
-        choices=("", *ENCODER_SIZES),
+        "", f"Or start from random weights of this size: {_SIZES}.", choices=("", *ENCODER_SIZES)
     )
     run_dir: str = option(
-        "",
-        "Folder for checkpoints, TensorBoard and the trained encoder; the same command resumes it.",
-        required=True,
-        path="resumes",
+        "", "Folder for all that is written, to be resumed.", required=True, path="resumes"
     )
     steps: int = option(
         0, "Optimizer steps in total. 0: as `epochs` says.", minimum=0, resume="from now on"
@@ -179,10 +169,7 @@ class TrainOptions(
 
     @property
     def context(self) -> Context:
-        """The turns around a response, also in dev response selection.
-
-        The paper's choice, for tasks without an option for it.
-        """
+        """The turns around a response, also in dev response selection; by default the paper's."""
         return Context(3, "both")
 
     def default_layout(self) -> str:
@@ -190,11 +177,7 @@ class TrainOptions(
         return "packed"
 
     def longest_sequence(self, longest_utterance: int) -> int:
-        """The largest number of tokens in a sequence that the encoder reads.
-
-        Args:
-            longest_utterance: tokens in the corpus's longest utterance.
-        """
+        """The most tokens in a sequence that the encoder reads, given those of an utterance."""
         return longest_utterance
 
     def check(self) -> None:
@@ -254,20 +237,15 @@ class TrainOptions(
         samples = TASKS[self.task].epoch_size(manifest.splits["train"])
         batch = self.global_batch_size
         if batch > samples:
-            self.refuse(
-                "global_batch_size",
-                f"the train split of {self.data_dir} has only {samples} samples",
-            )
+            why = f"the train split of {self.data_dir} has only {samples} samples"
+            self.refuse("global_batch_size", why)
         steps = self.steps or max(1, round(self.epochs * samples / batch))
         layout = self.layout or self.default_layout()
         longest = self.longest_sequence(manifest.max_sequence_length)
         row_length = self.row_length or max(64, longest)
         if layout == "packed" and row_length < longest:
-            self.refuse(
-                "row_length",
-                f"sequences of {self.data_dir} have up to {longest} tokens, and each lies in one "
-                "row",
-            )
+            why = f"sequences of {self.data_dir} have up to {longest} tokens, each in one row"
+            self.refuse("row_length", why)
         return self.replace(
             steps=steps,
             # Computed from the steps, so that the two always agree.
@@ -283,10 +261,9 @@ class TrainOptions(
 
 
 @dataclasses.dataclass(frozen=True)
-class ContextOptions(Options, group="batches and context"):
-    """For tasks that let the user choose the turns around a response.
-
-    It comes before the base class in the list of a task's bases.
+class ContextOptions(Options, group=_BATCHES):
+    """For tasks that let the user choose the turns around a response; it comes first in the list of
+    a task's bases, like `ContrastOptions`.
     """
 
     context_turns: int = option(
@@ -304,10 +281,7 @@ class ContextOptions(Options, group="batches and context"):
 
 @dataclasses.dataclass(frozen=True)
 class ContrastOptions(Options):
-    """For tasks that contrast a positive with negatives.
-
-    It comes before the base class in the list of a task's bases.
-    """
+    """For tasks that contrast a positive with negatives."""
 
     temperature: float = option(
         0.1, "Temperature of the contrastive loss (equation 8).", minimum=1e-4
@@ -320,7 +294,7 @@ class ContrastOptions(Options):
 
 
 @dataclasses.dataclass(frozen=True)
-class BatchOptions(TrainOptions, group="batches and context"):
+class BatchOptions(TrainOptions, group=_BATCHES):
     """For tasks whose sample is a session: a response, its context, and negatives from others."""
 
     batch_form: str = option(
@@ -354,11 +328,8 @@ def check_negatives(options: TrainOptions, negatives: int, each: int = 1) -> Non
     """Refuses more negatives than there are in a batch whose sessions have so many responses."""
     most = each * (options.global_batch_size - 1)
     if max(1, negatives) > most:
-        options.refuse(
-            "negatives",
-            "they come from the other sessions of the batch, so at most "
-            f"{each} x (`global_batch_size` - 1) = {most}",
-        )
+        why = "they come from the other sessions of the batch, so at most "
+        options.refuse("negatives", f"{why}{each} x (`global_batch_size` - 1) = {most}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -374,9 +345,6 @@ class MaskingOptions(TrainOptions):
     )
 
 
-_MOST_CONTEXT_TOKENS = 448
-
-
 @dataclasses.dataclass(frozen=True)
 class SequenceOptions(TrainOptions):
     """For tasks that read a context and a response as one sequence.
@@ -385,15 +353,11 @@ class SequenceOptions(TrainOptions):
     """
 
     context_turns: int = option(
-        20,
-        "Turns before the response that are its context, at most.",
-        minimum=1,
-        maximum=1000,
-        group="batches and context",
+        20, "Turns before the response, at most.", minimum=1, maximum=1000, group=_BATCHES
     )
     max_context_tokens: int = option(
         0,
-        "Tokens of a context with [CLS] and [SEP], cut at the beginning. 0: 448, or what fits.",
+        "Tokens of a context, cut at the beginning. 0: 448, or what fits.",
         minimum=8,
         or_zero=True,
     )
@@ -414,19 +378,14 @@ class SequenceOptions(TrainOptions):
 
     @property
     def segment_tokens(self) -> tuple[int, int]:
-        """The largest number of tokens in a sequence's first segment and in its second."""
+        """The most tokens in a sequence's first segment and in its second."""
         return self.max_context_tokens or _MOST_CONTEXT_TOKENS, self.max_response_tokens
 
     def longest_sequence(self, longest_utterance: int) -> int:
         return self.longest_pair(longest_utterance, self.segment_tokens)
 
     def longest_pair(self, longest_utterance: int, limits: tuple[int, int]) -> int:
-        """The number of tokens in the longest two segments together.
-
-        Args:
-            longest_utterance: tokens in the corpus's longest utterance.
-            limits: the largest number of tokens in each segment.
-        """
+        """The most tokens in two segments with these limits, given those of an utterance."""
         # A turn ends with [EOT] and has no [CLS] and [SEP] of its own.
         dialogue = 2 + (self.context_turns + 1) * (longest_utterance - 1)
         return sum(min(tokens, dialogue) for tokens in limits)

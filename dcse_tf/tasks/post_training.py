@@ -68,9 +68,8 @@ class PostTrainingOptions(SequenceOptions, MaskingOptions):
     def check(self) -> None:
         super().check()
         if self.global_batch_size < 2:
-            self.refuse(
-                "global_batch_size", "turns of other sessions come from the batch: expected >= 2"
-            )
+            why = "turns of other sessions come from the batch: expected >= 2"
+            self.refuse("global_batch_size", why)
 
 
 def _make_source(setup: Setup[PostTrainingOptions]) -> "DialogueSource":

@@ -44,17 +44,10 @@ class ResponseSelectionOptions(SequenceOptions):
     learning_rate: float = 3e-5
     best_metric: str = "dev/reranker_r1"
 
-    negatives: int = option(
-        1,
-        "Negatives for each response, from other sessions. all: 0.",
-        minimum=0,
-        words={"all": 0},
-        group="batches and context",
-    )
+    negatives: int = option(1, "Negatives for each response. all: 0.", minimum=0, words={"all": 0})
     architecture: str = option(
         "bert",
-        "What reads context and response: a BERT, or models from random weights with the vocabulary"
-        " of `data_dir`.",
+        "What reads context and response; LSTMs start from random weights.",
         choices=("bert", "dual_lstm", "esim"),
     )
     lstm_units: int = option(300, "dual_lstm and esim: width of each LSTM.", minimum=1)
@@ -120,9 +113,8 @@ class ResponseSelectionOptions(SequenceOptions):
             why = "has no meaning without consistency in `auxiliary`"
             self._refuse_given(("consistency_margin",), why)
         if self.global_batch_size < 2 and {*self.tasks} - {"restoration"}:
-            self.refuse(
-                "global_batch_size", "turns of other sessions come from the batch: expected >= 2"
-            )
+            why = "turns of other sessions come from the batch: expected >= 2"
+            self.refuse("global_batch_size", why)
         if self.negatives_from == "batch":
             check_negatives(self, self.negatives)
 
@@ -137,11 +129,8 @@ class ResponseSelectionOptions(SequenceOptions):
 
     def resolve(self, manifest: "Manifest", positions: int = 512) -> Self:
         if self.negatives_from == "given" and not manifest.splits["train"].given:
-            self.refuse(
-                "negatives_from",
-                f"{self.data_dir} gives no candidates; expected a corpus that prepare_data made of "
-                "a `format` with candidates",
-            )
+            why = f"{self.data_dir} was prepared from a `format` without candidates"
+            self.refuse("negatives_from", why)
         return super().resolve(manifest, positions if self.has_bert else _UNLIMITED)
 
 
@@ -157,10 +146,7 @@ def _list_terms(setup: Setup[ResponseSelectionOptions]) -> list[Term]:
     from dcse_tf.tasks.terms import selection
 
     options = setup.options
-    auxiliary: list[type[Term]] = [
-        *(selection.NextSession, selection.Restore, selection.Incoherence, selection.Consistency),
-    ]
-    trained = [term for term in auxiliary if term.name in options.tasks]
+    trained = [term for term in selection.AUXILIARY if term.name in options.tasks]
     weight = options.auxiliary_weight
     return [selection.Match(setup, 1.0), *(term(setup, weight) for term in trained)]
 

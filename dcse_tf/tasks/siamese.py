@@ -45,7 +45,7 @@ class SiameseMultiOptions(ContextOptions, SiameseSingleOptions):
     )
 
     def longest_context(self, longest_utterance: int) -> int:
-        """The largest number of tokens in a context, see `longest_sequence`."""
+        """The most tokens in a context, see `longest_sequence`."""
         # The sequence has only one [CLS].
         return min(self.context_tokens, 1 + self.context.slots * (longest_utterance - 1))
 

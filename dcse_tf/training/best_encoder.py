@@ -58,6 +58,7 @@ class Kept:
         return f"{text} ({', '.join(shown)})" if shown else text
 
 
+@dataclasses.dataclass
 class BestEncoder:
     """Writes the encoder whenever it is the best so far; without scores, at every evaluation.
 
@@ -72,25 +73,18 @@ class BestEncoder:
         write: writes the current encoder into a folder.
     """
 
-    def __init__(
-        self,
-        folder: pathlib.Path,
-        metric: str,
-        lower_is_better: bool,
-        write: Callable[[pathlib.Path], None],
-    ):
-        self.kept: Kept | None = None
-        self._folder = folder
-        self._metric = metric
-        self._sign = -1.0 if lower_is_better else 1.0
-        self._write = write
+    folder: pathlib.Path
+    metric: str
+    lower_is_better: bool
+    write: Callable[[pathlib.Path], None]
+    kept: Kept | None = None
 
     def restore(self) -> None:
         """Reads the record of the encoder kept earlier; warns if that encoder cannot be used."""
-        restore_replaced(self._folder)
+        restore_replaced(self.folder)
         try:
-            kept, files = _read_record(self._folder)
-            damage = find_damage(self._folder, files)
+            kept, files = _read_record(self.folder)
+            damage = find_damage(self.folder, files)
         except (InputError, OSError) as error:
             damage = str(error)
         if not damage:
@@ -99,7 +93,7 @@ class BestEncoder:
         logging.warning(
             "%s: the encoder that the run has kept is lost: %s; the next evaluation's encoder will "
             "replace it",
-            *(self._folder, damage),
+            *(self.folder, damage),
         )
 
     def offer(self, scores: dict[str, float], step: int) -> bool:
@@ -115,14 +109,15 @@ class BestEncoder:
         Raises:
             KeyError: the metric is not among the scores.
         """
-        score = scores[self._metric] if scores else None
+        score = scores[self.metric] if scores else None
         before = self.kept.score if self.kept else None
-        if before is not None and score is not None and self._sign * score <= self._sign * before:
+        sign = -1.0 if self.lower_is_better else 1.0
+        if before is not None and score is not None and sign * score <= sign * before:
             return False
         start = self.kept.start if self.kept else scores if step == 0 else {}
-        kept = Kept(step, self._metric if scores else "", score, scores=scores, start=start)
-        with atomic_directory(self._folder, overwrite=True) as target:
-            self._write(target)
+        kept = Kept(step, self.metric if scores else "", score, scores=scores, start=start)
+        with atomic_directory(self.folder, overwrite=True) as target:
+            self.write(target)
             _write_record(target / RECORD_FILE, kept, hash_folder(target))
         self.kept = kept
         return True
@@ -132,8 +127,8 @@ class BestEncoder:
         assert self.kept
         last = scores.get(self.kept.metric)
         self.kept = dataclasses.replace(self.kept, last_step=step, last_score=last)
-        _, files = _read_record(self._folder)
-        with atomic_file(self._folder / RECORD_FILE) as partial:
+        _, files = _read_record(self.folder)
+        with atomic_file(self.folder / RECORD_FILE) as partial:
             _write_record(partial, self.kept, files)
         return self.kept
 

@@ -30,38 +30,22 @@ from dcse_tf.worker import read_worker
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """What training reads before it builds anything.
+    """What training reads before it builds anything."""
 
-    Attributes:
-        folder: the checkpoint that the encoder starts from; None for random weights.
-        vocabulary: the checkpoint's vocabulary or, without one, the corpus'; with [EOT] if the task
-            needs it.
-        positions: the longest sequence that the encoder can read, in tokens.
-        manifest: manifest of the corpus, which was made with this vocabulary.
-    """
-
-    folder: pathlib.Path | None
-    vocabulary: Vocabulary
-    positions: int
-    manifest: Manifest
+    folder: pathlib.Path | None  # of the checkpoint; None for random weights
+    vocabulary: Vocabulary  # the checkpoint's or, without one, the corpus'; if needed with [EOT]
+    positions: int  # the longest sequence that the encoder can read, in tokens
+    manifest: Manifest  # of the corpus, which was made with this vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """Everything needed to train, ready for the first step; see `build_training`.
-
-    Attributes:
-        spec: the task.
-        setup: what the model was built from, with resolved options.
-        objective: its terms and their model.
-        trainer: the inner loop, with the optimizer and the devices.
-        stream: how it reads the corpus.
-    """
+    """Everything needed to train, ready for the first step; see `build_training`."""
 
     spec: TaskSpec
-    setup: Setup
+    setup: Setup  # what the model was built from, with resolved options
     objective: Objective
-    trainer: Trainer
+    trainer: Trainer  # the inner loop, with the optimizer and the devices
     stream: Stream
 
     @property

@@ -93,21 +93,15 @@ class StopSignals:
 
 @dataclasses.dataclass(frozen=True)
 class Taken:
-    """Steps that were taken without an interruption.
+    """Steps that were taken without an interruption; `metrics` is what `Trainer.train` returned."""
 
-    Attributes:
-        step: steps taken since the start of the run, these included.
-        steps: the number of these steps.
-        seconds: how long they took, including the input pipeline.
-        metrics: what `Trainer.train` returned for them.
-    """
-
-    step: int
+    step: int  # since the start of the run, these included
     steps: int
     seconds: float
     metrics: Scores
 
 
+@dataclasses.dataclass
 class Hook:
     """Base class of what a run does between its steps.
 
@@ -119,8 +113,7 @@ class Hook:
             its end; 0 for no boundaries.
     """
 
-    def __init__(self, every: int = 0):
-        self.every = every
+    every: int
 
     def begin(self, step: int, resumed: bool) -> None:
         """Called when the run starts at `step`; `resumed` if it starts from a checkpoint."""
@@ -135,6 +128,7 @@ class Hook:
         """Called after the last step."""
 
 
+@dataclasses.dataclass
 class Controller:
     """Drives a trainer through a run that may be interrupted at any time.
 
@@ -152,28 +146,17 @@ class Controller:
         several: whether other workers take the same steps, which all of them must end at.
     """
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        start_at: Callable[[int], Iterator[Any]],
-        checkpoints: "CheckpointStore",
-        hooks: Sequence[Hook],
-        *,
-        steps: int,
-        signals: StopSignals,
-        several: bool = False,
-    ):
-        self._trainer = trainer
-        self._start_at = start_at
-        self._checkpoints = checkpoints
-        self._hooks = [*hooks, checkpoints]
-        self._steps = steps
-        self._signals = signals
-        self._several = several
+    trainer: Trainer
+    start_at: Callable[[int], Iterator[Any]]
+    checkpoints: "CheckpointStore"
+    hooks: Sequence[Hook]
+    steps: int
+    signals: StopSignals
+    several: bool = False
 
     @property
     def step(self) -> int:
-        return int(self._trainer.optimizer.iterations.numpy())
+        return int(self.trainer.optimizer.iterations.numpy())
 
     def run(self) -> None:
         """Trains to the last step, from the newest intact checkpoint if there is one.
@@ -182,52 +165,53 @@ class Controller:
             TrainingError: the loss diverged, or the workers are at different steps.
             Stopped: a signal stopped the run; its state is saved.
         """
-        with self._signals:
-            resumed = self._checkpoints.restore() is not None
+        with self.signals:
+            hooks = [*self.hooks, self.checkpoints]
+            resumed = self.checkpoints.restore() is not None
             self._meet("resume from different steps: expected a `run_dir` that all of them see")
-            for hook in self._hooks:
+            for hook in hooks:
                 hook.begin(self.step, resumed)
-            iterator = self._start_at(self.step)
+            iterator = self.start_at(self.step)
 
             while True:
                 step = self.step
-                for hook in self._hooks:
-                    if hook.every and (step >= self._steps or step % hook.every == 0):
+                for hook in hooks:
+                    if hook.every and (step >= self.steps or step % hook.every == 0):
                         hook.at_boundary(step)
-                if step >= self._steps:
+                if step >= self.steps:
                     break
-                nearest = min((step // h.every + 1) * h.every for h in self._hooks if h.every)
-                self._train(iterator, min(nearest, self._steps) - step)
+                nearest = min((step // h.every + 1) * h.every for h in hooks if h.every)
+                self._train(iterator, min(nearest, self.steps) - step)
 
-            for hook in self._hooks:
+            for hook in hooks:
                 hook.end(self.step)
             self._meet("ended at different steps")
 
     def _train(self, iterator: Iterator[Any], count: int) -> None:
         """Takes so many steps, or fewer if a stop is requested."""
         before, begun = self.step, time.monotonic()
-        metrics = self._trainer.train(iterator, count)
+        metrics = self.trainer.train(iterator, count)
         seconds, steps = time.monotonic() - begun, round(metrics.pop("steps"))
         diverged, stopped = metrics.pop("diverged"), metrics.pop("stopped")
         if diverged:
-            last = self._checkpoints.last
+            last = self.checkpoints.last
             kept = f"the last good checkpoint is {last}" if last else "there is no checkpoint yet"
             raise TrainingError(
                 f"the loss diverged at the step after {before + steps - 1}; {kept}; try a lower "
                 "`learning_rate`"
             )
         if steps:
-            for hook in self._hooks:
+            for hook in self.hooks:
                 hook.after_steps(Taken(before + steps, steps, seconds, metrics))
         if stopped:
-            self._checkpoints.at_boundary(self.step)
-            by = self._signals.signal.name if self._signals.signal else "another worker"
+            self.checkpoints.at_boundary(self.step)
+            by = self.signals.signal.name if self.signals.signal else "another worker"
             raise Stopped(
-                f"stopped by {by} at step {self.step} of {self._steps}, which is saved; the same "
+                f"stopped by {by} at step {self.step} of {self.steps}, which is saved; the same "
                 "command resumes it"
             )
 
     def _meet(self, otherwise: str) -> None:
         """Waits for the other workers; raises an error unless all are at the same step."""
-        if self._several and not self._trainer.all_have(self.step):
+        if self.several and not self.trainer.all_have(self.step):
             raise TrainingError(f"the workers {otherwise}")

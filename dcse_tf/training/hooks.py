@@ -23,10 +23,7 @@ _HIGH, _APART, _MANY = 0.98, 0.005, 0.5
 
 
 class SummaryWriter:
-    """Writes scalars and texts for TensorBoard, each one so that it can be seen immediately.
-
-    Both methods raise OutputError if nothing can be written to the folder.
-    """
+    """Writes scalars and texts for TensorBoard, to be seen at once, or raises OutputError."""
 
     def __init__(self, folder: pathlib.Path):
         self._folder = folder
@@ -49,33 +46,19 @@ class SummaryWriter:
             ) from error
 
 
+@dataclasses.dataclass
 class Report(Hook):
-    """Shows the progress of training, and writes its settings and metrics for TensorBoard.
+    """Shows the progress of a training with these options, and writes both for TensorBoard."""
 
-    Args:
-        summaries: where they are written.
-        every: steps between two reports.
-        options: the run's options, resolved.
-        learning_rate: returns the current learning rate.
-    """
-
-    def __init__(
-        self,
-        summaries: SummaryWriter,
-        every: int,
-        options: TrainOptions,
-        learning_rate: Callable[[], float],
-    ):
-        super().__init__(every)
-        self._summaries = summaries
-        self._options = options
-        self._learning_rate = learning_rate
+    summaries: SummaryWriter
+    options: TrainOptions
+    learning_rate: Callable[[], float]
 
     def begin(self, step: int, resumed: bool) -> None:
-        text = json.dumps(self._options.to_dict(), indent=2, sort_keys=True)
-        self._summaries.text("configuration", f"```\n{text}\n```", step)
+        text = json.dumps(self.options.to_dict(), indent=2, sort_keys=True)
+        self.summaries.text("configuration", f"```\n{text}\n```", step)
         # Where the progress line cannot be redrawn, as in a log file, every report is a new line.
-        self._progress = Progress("steps", self._options.steps, already=step, every=0.0)
+        self._progress = Progress("steps", self.options.steps, already=step, every=0.0)
 
     def after_steps(self, taken: Taken) -> None:
         metrics = dict(taken.metrics)
@@ -85,28 +68,24 @@ class Report(Hook):
             metrics["without_negatives"] = without_negatives / metrics["samples"]
         for name in ("samples", "tokens"):
             metrics[f"{name}_per_second"] = metrics.pop(name) / taken.seconds
-        metrics["learning_rate"] = self._learning_rate()
+        metrics["learning_rate"] = self.learning_rate()
         # A long line is cut off at the end, so the most important metrics come first.
         metrics = {name: metrics[name] for name in ("loss", "samples_per_second")} | metrics
-        self._summaries.scalars("train", metrics, taken.step)
-        self._progress.update(taken.step, self._options.steps, **metrics)
+        self.summaries.scalars("train", metrics, taken.step)
+        self._progress.update(taken.step, self.options.steps, **metrics)
         if advice := advise(metrics):
             logging.warning("%s", advice)
-            self._summaries.text("advice", advice, taken.step)
 
     def end(self, step: int) -> None:
         self._progress.close()
 
 
 def advise(metrics: Scores) -> str | None:
-    """A warning if the model learns nothing from some steps; None if all is well.
+    """A warning if the model learns nothing from some steps, given their means; else None.
 
     If all token embeddings point in almost the same direction, R^T R has nearly rank one. Every
     candidate's context-aware embedding is then parallel to its context-free one: all similarities
     are 1, whatever the context, and the objective has almost no gradient.
-
-    Args:
-        metrics: means over the steps; `without_negatives` is a share of the samples.
     """
     share = metrics.get("without_negatives", 0.0)
     if share >= _MANY:
@@ -130,11 +109,8 @@ def advise(metrics: Scores) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """The result of a run.
-
-    Attributes:
-        scores: dev scores of the last step; empty without dev data.
-        kept: the step and scores of the encoder that the run kept.
+    """The result of a run: the dev scores of the last step, empty without dev data, and the step
+    and scores of the encoder that it kept.
     """
 
     scores: Scores
@@ -155,60 +131,41 @@ class Outcome:
         return found
 
 
+@dataclasses.dataclass
 class Evaluate(Hook):
-    """Evaluates on dev data, and keeps the encoder if it is the best so far.
+    """Evaluates on dev data, and keeps the encoder if it is the best so far."""
 
-    Args:
-        evaluate: returns the dev scores; an empty dict without dev data.
-        best: keeps the best encoder.
-        every: steps between two evaluations.
-        summaries: where the scores are written.
-        scored: int64 variable, the step that was evaluated last; it is saved with the model.
-
-    Attributes:
-        outcome: the result of the run; None until it has ended.
-    """
-
-    def __init__(
-        self,
-        evaluate: Callable[[], Scores],
-        best: BestEncoder,
-        every: int,
-        summaries: SummaryWriter,
-        scored: tf.Variable,
-    ):
-        super().__init__(every)
-        self.outcome: Outcome | None = None
-        self._evaluate = evaluate
-        self._best = best
-        self._summaries = summaries
-        self._scored = scored
-        self._scores: Scores | None = None
+    evaluate: Callable[[], Scores]  # the dev scores; an empty dict without dev data
+    best: BestEncoder
+    summaries: SummaryWriter
+    scored: tf.Variable  # int64, the step that was evaluated last; it is saved with the model
+    outcome: Outcome | None = None  # the result of the run, when it has ended
+    _scores: Scores | None = None
 
     def begin(self, step: int, resumed: bool) -> None:
         # An encoder that was kept before the first checkpoint does not count.
         if resumed:
-            self._best.restore()
+            self.best.restore()
 
     def at_boundary(self, step: int) -> None:
-        if self._scored.numpy() < step or not self._best.kept:
+        if self.scored.numpy() < step or not self.best.kept:
             self._scores = self._score(step)
 
     def end(self, step: int) -> None:
         # A run resumed at its end evaluated its last step in an earlier process.
         scores = self._score(step) if self._scores is None else self._scores
-        self.outcome = Outcome(scores, self._best.end(scores, step))
+        self.outcome = Outcome(scores, self.best.end(scores, step))
 
     def _score(self, step: int) -> Scores:
         started = time.monotonic()
-        scores = self._evaluate()
+        scores = self.evaluate()
         if scores:
-            self._summaries.scalars("eval", scores, step)
+            self.summaries.scalars("eval", scores, step)
             seconds = time.monotonic() - started
             logging.info("step %d, evaluated in %.0f s:\n%s", step, seconds, format_table(scores))
         try:
             # At step 0 too: a run that never improves keeps the starting encoder, and says so.
-            kept = self._best.offer(scores, step)
+            kept = self.best.offer(scores, step)
         except KeyError as error:
             known = ", ".join(sorted(scores))
             raise TrainingError(
@@ -216,8 +173,8 @@ class Evaluate(Hook):
                 f"them with a larger `dev_fraction`, or choose by one of {known}"
             ) from error
         if kept:
-            self._summaries.scalars("best", scores, step)
-        self._scored.assign(step)
+            self.summaries.scalars("best", scores, step)
+        self.scored.assign(step)
         return scores
 
 

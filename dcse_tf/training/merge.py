@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from absl import logging
 
 from dcse_tf.baselines.registry import refuse_baseline
 from dcse_tf.bert import checkpoints, sentence_modules
@@ -45,7 +44,7 @@ class MergeOptions(Options):
     trained: str = option("", "The encoder trained from it: likewise.", required=True, path="reads")
     output_dir: str = option(
         "",
-        "Folder to write the encoder to, otherwise as the trained.",
+        "Folder to write the encoder to; all but its weights is the trained one's.",
         required=True,
         path="writes",
     )
@@ -60,14 +59,13 @@ class MergeOptions(Options):
 
 @dataclasses.dataclass(frozen=True)
 class _Checkpoint:
-    """An encoder to merge: its name as given, folder, vocabulary, configuration and weights."""
+    """An encoder to merge; `name` is as given."""
 
     name: str
     folder: pathlib.Path
     vocabulary: Vocabulary
     config: dict[str, Any]
     tensors: dict[str, np.ndarray]
-    modules: sentence_modules.SentenceModules | None
 
     @classmethod
     def read(cls, name: str, option: str) -> "_Checkpoint":
@@ -77,12 +75,7 @@ class _Checkpoint:
         sentence_modules.refuse_maps(folder, option)
         config = checkpoints.read_config(folder)
         tensors = read_bert_tensors(folder, config)
-        modules = sentence_modules.read_modules(folder)
-        return cls(name, folder, read_vocabulary(folder), config, tensors, modules)
-
-    @property
-    def pooling(self) -> str:
-        return self.modules.pooling if self.modules else "mean"
+        return cls(name, folder, read_vocabulary(folder), config, tensors)
 
 
 def merge(options: MergeOptions) -> pathlib.Path:
@@ -108,14 +101,8 @@ def merge(options: MergeOptions) -> pathlib.Path:
     if len(prints) > 1:
         different.append("another vocabulary")
     if different:
-        options.refuse(
-            "trained", f"{'; '.join(different)}; expected an encoder trained from `start`"
-        )
-    if start.pooling != trained.pooling:
-        logging.warning(
-            "%s pools by %s and %s by %s; the merged encoder will pool like the latter",
-            *(start.name, start.pooling, trained.name, trained.pooling),
-        )
+        why = f"{'; '.join(different)}; expected an encoder trained from `start`"
+        options.refuse("trained", why)
 
     with atomic_directory(pathlib.Path(options.output_dir), options.overwrite) as folder:
         # Everything but the weights is the trained encoder's.
@@ -123,8 +110,8 @@ def merge(options: MergeOptions) -> pathlib.Path:
         number_as_written(vocabulary, config).write(folder)
         length = checkpoints.read_max_sequence_length(trained.folder)
         checkpoints.write_max_sequence_length(folder, length)
-        if trained.modules:
-            sentence_modules.write_modules(folder, trained.modules, config["hidden_size"])
+        if modules := sentence_modules.read_modules(trained.folder):
+            sentence_modules.write_modules(folder, modules, config["hidden_size"])
         write_bert(folder, config, average_tensors(start.tensors, trained.tensors, options.share))
         origins = {
             role: {"name": each.name, "files": checkpoints.hash_files(each.folder)}
@@ -145,9 +132,8 @@ def average_tensors(
     """
     if share in (0.0, 1.0):
         return dict(trained if share else start)
-    averaged = {}
-    for name, value in start.items():
-        other = trained[name].astype(np.float64)
-        mean = (1.0 - share) * value.astype(np.float64) + share * other
-        averaged[name] = mean.astype(np.float32)
-    return averaged
+    start = {name: value.astype(np.float64) for name, value in start.items()}
+    return {
+        name: ((1.0 - share) * value + share * trained[name].astype(np.float64)).astype(np.float32)
+        for name, value in start.items()
+    }

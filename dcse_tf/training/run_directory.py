@@ -83,7 +83,10 @@ def describe_inputs(
         manifest: the manifest of the corpus.
         encoder: the checkpoint folder that the run starts from; None for random weights.
     """
-    splits = ", ".join(f"{name} {_counts(manifest, name)}" for name in manifest.splits)
+    splits = ", ".join(
+        f"{name} {split.sessions} sessions, {split.tokens} tokens, {len(split.shards)} shards"
+        for name, split in manifest.splits.items()
+    )
     longest = f"at most {manifest.max_sequence_length} tokens"
     found = {
         "the corpus": manifest.corpus_fingerprint,
@@ -118,11 +121,6 @@ def record_corpus(run_dir: pathlib.Path, manifest: Manifest) -> None:
         "fingerprint (SHA-256)": manifest.corpus_fingerprint,
     }
     write_record(run_dir / CORPUS_FILE, {name: value for name, value in facts.items() if value})
-
-
-def _counts(manifest: Manifest, split: str) -> str:
-    found = manifest.splits[split]
-    return f"{found.sessions} sessions, {found.tokens} tokens, {len(found.shards)} shards"
 
 
 def _compare_settings(path: pathlib.Path, before: TrainOptions, options: TrainOptions) -> None:

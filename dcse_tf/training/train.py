@@ -104,8 +104,8 @@ def _make_hooks(training: Training, run_dir: pathlib.Path, scored: tf.Variable) 
     dev = DevEvaluation(training.setup, training.objective)
     rate = training.trainer.optimizer
     return [
-        Evaluate(dev.evaluate, best, options.eval_every, summaries, scored),
-        Report(summaries, options.log_every, options, lambda: float(rate.learning_rate)),
+        Evaluate(options.eval_every, dev.evaluate, best, summaries, scored),
+        Report(options.log_every, summaries, options, lambda: float(rate.learning_rate)),
     ]
 
 

@@ -75,8 +75,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 
     Args:
         peak: the highest learning rate.
-        warmup_steps: steps of the warm-up, during which the rate is
-            peak * (step + 1) / warmup_steps.
+        warmup_steps: during these the rate is peak * (step + 1) / warmup_steps.
         decay: "exponential" (times 0.98 every 10,000 steps, not below 1e-5, or the peak if that is
             lower), "linear" (to 0 at total_steps) or "constant".
         total_steps: steps of the whole training.
@@ -131,8 +130,7 @@ def seed_dropout(model: keras.Model, seed: int, step: int | tf.Tensor) -> None:
     replicas would draw the same masks.
 
     Args:
-        model: the training model, see `dcse_tf.tasks.objective.Objective`.
-        seed: the run's seed.
+        model, seed: those of the run.
         step: the next step, counted from 0.
     """
     layers = model._flatten_layers(include_self=False)

@@ -65,14 +65,14 @@ def _start(run_dir, trainer, evaluate=dict, *, steps=20, lower=False, eval_every
     summaries = SummaryWriter(run_dir / "tensorboard")
     best = BestEncoder(run_dir / "encoder", "dev/score", lower, trainer.write)
     scored = tf.Variable(-1, trainable=False, dtype=tf.int64)
-    evaluation = Evaluate(evaluate, best, eval_every, summaries, scored)
+    evaluation = Evaluate(eval_every, evaluate, best, summaries, scored)
     state = tf.train.Checkpoint(model=trainer.model, optimizer=trainer.optimizer, scored=scored)
     options = types.SimpleNamespace(steps=steps, to_dict=dict)
     controller = Controller(
         trainer,
         lambda step: iter(range(step + 1, 1000)),
         CheckpointStore(run_dir, state, every=5),
-        [evaluation, Report(summaries, 3, options, lambda: 0.1), *hooks],
+        [evaluation, Report(3, summaries, options, lambda: 0.1), *hooks],
         steps=steps,
         signals=trainer.signals,
     )

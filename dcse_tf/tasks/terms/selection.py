@@ -128,6 +128,9 @@ class Restore(MaskedLm):
         return None
 
 
+AUXILIARY: tuple[type[Term], ...] = (NextSession, Restore, Incoherence, Consistency)
+
+
 class SegmentPairs(Match):
     """Post-training: cross entropy of the relation of two segments, as in BERT's pre-training.
     Metrics: accuracy.
