@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from absl import logging
@@ -94,8 +94,7 @@ def _list_places(
     return places
 
 
-@dataclasses.dataclass(frozen=True)
-class ResponseSet:
+class ResponseSet(NamedTuple):
     """The samples of a file of sessions or of grouped candidates.
 
     Attributes:
@@ -122,15 +121,9 @@ def read_response_sets(config: EvaluateOptions) -> list[ResponseSet]:
     """
     found = []
     for path in resolve_inputs(config.response_selection, "response_selection"):
-        sessions = read_sessions(path, config.join_consecutive)
-        if not config.join_consecutive and sessions != read_sessions(path, join=True):
-            logging.warning(
-                "%s: consecutive turns of one speaker stay apart, as they are in the file; "
-                "`join_consecutive` makes one turn of them",
-                path,
-            )
-        names = ("candidates", "context_turns", "max_samples", "seed", "same_role")
-        samples = make_samples(sessions, **{name: getattr(config, name) for name in names})
+        names = ("candidates", "context_turns", "max_samples", "seed")
+        settings = {name: getattr(config, name) for name in names}
+        samples = make_samples(read_sessions(path), **settings)
         if not samples:
             raise InputError(
                 f"{path}: too few different responses for `candidates`={config.candidates}"
@@ -204,15 +197,10 @@ def evaluate(
     return results
 
 
-@dataclasses.dataclass(frozen=True)
-class Scored:
-    """A model to score.
-
-    Attributes:
-        settings: its settings, for the results' file.
-        encode: embeds texts; None for a re-ranker.
-        score_responses: scores the candidates of samples by each similarity that the model has.
-        gather_truncated: inside it, texts that are truncated are counted once.
+class Scored(NamedTuple):
+    """A model to score: its settings; a function that embeds texts, None for a re-ranker; one that
+    scores the candidates of samples by each similarity that the model has; and a context in which
+    texts that are truncated are counted once.
     """
 
     settings: dict[str, Any]
@@ -234,50 +222,38 @@ def load_scored(config: EvaluateOptions) -> Scored:
         # A package or a name on the hub; both are checkpoints.
         folders = [resolve_checkpoint(config.model, "model")]
     if any(map(is_reranker, folders)):
-        return _load_reranker(config)
+        for name in _OF_EMBEDDINGS:
+            if config.is_given(name):
+                raise InputError(
+                    f"`{name}`: {config.model} is a re-ranker, which gives no embeddings; it is "
+                    "for `response_selection` and `candidates_file`"
+                )
+        from dcse_tf.reranker.reranker import Reranker
+
+        how = {"batch_tokens": config.batch_tokens, "compute_dtype": config.compute_dtype}
+        reranker = Reranker.load(config.model, **how, option="model")
+        scorer = functools.partial(score_by_reranker, score=reranker.score)
+        return Scored(reranker.settings, None, scorer, contextlib.nullcontext)
 
     from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 
     encoder = SentenceEncoder.from_options(config)
-    side = encoder.settings.get("projection")
-    if side and (config.response_selection or config.candidates_file):
-        raise InputError(
-            f"`model`={config.model}: an export that embeds behind its {side} head, and "
-            "response selection needs both heads; evaluate what it was exported from"
-        )
-    match = encoder.match
-    if not match and (config.response_selection or config.candidates_file):
-        logging.warning(
-            "%s has only sentence embeddings, no token embeddings: response selection by cosine "
-            "only",
-            encoder.name,
-        )
+    side, match = encoder.settings.get("projection"), encoder.match
+    if config.response_selection or config.candidates_file:
+        if side:
+            raise InputError(
+                f"`model`={config.model}: an export that embeds behind its {side} head, and "
+                "response selection needs both heads; evaluate what it was exported from"
+            )
+        if not match:
+            logging.warning(
+                "%s has only sentence embeddings, no token embeddings: response selection by "
+                "cosine only",
+                encoder.name,
+            )
 
     def score(samples: Sequence[Sample]) -> Scores:
         found = score_by_matching(samples, match) if match else {}
         return {**found, **score_by_embeddings(samples, encoder.encode, encoder.heads)}
 
     return Scored(dict(encoder.settings), encoder.encode, score, encoder.gather_truncated)
-
-
-def _load_reranker(config: EvaluateOptions) -> Scored:
-    from dcse_tf.reranker.reranker import Reranker
-
-    for name in _OF_EMBEDDINGS:
-        if config.is_given(name):
-            raise InputError(
-                f"`{name}`: {config.model} is a re-ranker, which gives no embeddings; it is for "
-                "`response_selection` and `candidates_file`"
-            )
-    reranker = Reranker.load(
-        config.model,
-        batch_tokens=config.batch_tokens,
-        compute_dtype=config.compute_dtype,
-        option="model",
-    )
-    return Scored(
-        reranker.settings,
-        None,
-        lambda samples: score_by_reranker(samples, reranker.score),
-        contextlib.nullcontext,
-    )

@@ -39,11 +39,6 @@ class EvaluateOptions(ModelOptions):
         "Turns before the response of `response_selection` that are its context, at most.",
         minimum=1,
     )
-    same_role: bool = option(
-        True,
-        "Candidates of `response_selection` that the role of the responder says, if these are "
-        "enough; otherwise who speaks tells many from the true response.",
-    )
     max_samples: int = option(
         500,
         "Sessions used from each file of `response_selection`, at most, with one response each. "
@@ -88,11 +83,6 @@ class EvaluateOptions(ModelOptions):
         "JSON file for the results. Default: only print the table.",
         path="writes",
     )
-    join_consecutive: bool = option(
-        False,
-        "Response selection: join consecutive turns of one speaker. For files that "
-        "prepare_data did not write; in its own files the turns are as training sees them.",
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -101,8 +91,7 @@ class EvaluateOptions(ModelOptions):
                 "nothing to evaluate: give `retrieval`, `sts`, `response_selection` or "
                 "`candidates_file`"
             )
-        drawn = ("candidates", "context_turns", "same_role", "max_samples", "join_consecutive")
-        self.check_needed("response_selection", *drawn)
+        self.check_needed("response_selection", "candidates", "context_turns", "max_samples")
         self.check_needed(
             "candidates_file",
             *("candidates_format", "candidates_turns", "several_positives"),

@@ -12,11 +12,11 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from dcse_tf.data.dialogue import Context, Utterance, make_session
+from dcse_tf.data.dialogue import Context, GivenCandidates, Session, make_session
 from dcse_tf.data.formats.candidates import CandidateGroup
 from dcse_tf.data.formats.messages import parse_dialogue
 from dcse_tf.data.formats.reading import read_json_lines
@@ -39,31 +39,6 @@ from dcse_tf.matching.head_files import HeadMaps, project
 Scores = Mapping[str, Sequence[np.ndarray]]
 
 _CHUNK = 1000  # samples whose embeddings are held at a time
-
-
-class HeldOutSession(NamedTuple):
-    """A session to draw a response from.
-
-    Attributes:
-        session_id: its id.
-        turns: its turns, in order.
-        dialogue: the id of the dialogue that the session is a piece of, as those prepared with
-            candidates are; None for a whole dialogue.
-    """
-
-    session_id: str
-    turns: tuple[Utterance, ...]
-    dialogue: str | None = None
-
-    @property
-    def part_of(self) -> str:
-        """The id of the dialogue."""
-        return self.dialogue or self.session_id
-
-    @property
-    def texts(self) -> list[str]:
-        """The texts of the turns."""
-        return [turn.text for turn in self.turns]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,20 +65,18 @@ class Sample:
     of_role: int | None = dataclasses.field(default=None, repr=False)
 
 
-def read_sessions(path: pathlib.Path, join: bool = False) -> list[HeldOutSession]:
-    """Reads the sessions of a jsonl file that have at least two turns.
+def read_sessions(path: pathlib.Path) -> list[Session]:
+    """Reads the sessions of a jsonl file that have at least two turns, which stay as they are.
 
-    Args:
-        path: the file.
-        join: whether to join consecutive turns of one speaker. Not for files that prepare_data
-            wrote, which have the turns as training sees them.
+    `given`, without negatives, names the dialogue that a session is a piece of, as those prepared
+    with candidates are.
     """
 
-    def parse(number: int, line: dict[str, Any]) -> HeldOutSession:
-        session = make_session(*parse_dialogue(line), join=join)
+    def parse(number: int, line: dict[str, Any]) -> Session:
+        session = make_session(*parse_dialogue(line), join=False)
         dialogue = line.get("dialogue")
-        named = dialogue if isinstance(dialogue, str) else None
-        return HeldOutSession(session.session_id, session.turns, named)
+        piece = GivenCandidates(dialogue, ()) if dialogue and isinstance(dialogue, str) else None
+        return dataclasses.replace(session, given=piece)
 
     sessions = read_json_lines(path, BadLines(0, option=""), parse)
     return [session for session in sessions if len(session.turns) > 1]
@@ -128,13 +101,12 @@ def sample_group(group: CandidateGroup, turns: int = 0) -> Sample:
 
 
 def make_samples(
-    sessions: Sequence[HeldOutSession],
+    sessions: Sequence[Session],
     *,
     candidates: int,
     context_turns: int,
     max_samples: int,
     seed: int,
-    same_role: bool = True,
 ) -> list[Sample]:
     """Draws one response per session, and its negatives from the responses of other sessions.
 
@@ -154,7 +126,6 @@ def make_samples(
         context_turns: maximum number of turns before the response.
         max_samples: largest number of sessions, which are drawn at random; 0 for all.
         seed: seed of all draws.
-        same_role: whether negatives are of the responder's role, where it has enough.
 
     Returns:
         The samples; empty if there are fewer distinct responses than candidates.
@@ -175,8 +146,8 @@ def make_samples(
     for session, sample in zip(chosen, drawn, strict=True):
         rng = np.random.default_rng(_draw(seed, "rivals", session.session_id))
         order, of_role = rng.permutation(len(texts)), of_roles[sample.responder]
-        own = said.get(session.part_of) or {sample.candidates[0].casefold()}
-        negatives = _pick(order[of_role[order]], keys, own, rivals) if same_role else []
+        own = said.get(session.dialogue) or {sample.candidates[0].casefold()}
+        negatives = _pick(order[of_role[order]], keys, own, rivals)
         negatives = negatives or _pick(order, keys, own, rivals)
         if not negatives:
             return []
@@ -186,12 +157,14 @@ def make_samples(
     return samples
 
 
-def _list_said(sessions: Sequence[HeldOutSession]) -> dict[str, set[str]]:
+def _list_said(sessions: Sequence[Session]) -> dict[str, set[str]]:
     """What each dialogue says, ignoring case; empty unless sessions are pieces of dialogues."""
     said: dict[str, set[str]] = {}
-    if any(session.dialogue for session in sessions):
+    if any(session.given for session in sessions):
         for session in sessions:
-            said.setdefault(session.part_of, set()).update(map(str.casefold, session.texts))
+            said.setdefault(session.dialogue, set()).update(
+                turn.text.casefold() for turn in session.turns
+            )
     return said
 
 
@@ -210,7 +183,7 @@ def _draw(seed: int, purpose: str, session_id: str) -> int:
     return hash_number(f"{seed}:{purpose}:{session_id}")
 
 
-def _draw_response(session: HeldOutSession, context_turns: int, seed: int, last: bool) -> Sample:
+def _draw_response(session: Session, context_turns: int, seed: int, last: bool) -> Sample:
     """A sample with the true response, drawn or the `last` turn, as its only candidate."""
     turns = session.turns
     rng = np.random.default_rng(_draw(seed, "response", session.session_id))

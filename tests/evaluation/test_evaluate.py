@@ -204,15 +204,6 @@ def test_responses_are_selected_among_the_turns_that_training_sees(
     assert seen == [expected, expected]
 
 
-def test_turns_of_a_file_of_other_origin_are_joined_if_told_to(no_model, tmp_path, seen, caplog):
-    path = tmp_path / "sessions.jsonl"
-    path.write_text(json_lines(make_dialogues()))
-    for join in (False, True):
-        evaluate(make_config("m", path, join_consecutive=join))
-        assert sum("`join_consecutive`" in text for text in caplog.messages) == 1  # of the first
-    assert seen == [{"a": {3}, "b": {3}, "c": {4}}, {"a": {2}, "c": {4}}]
-
-
 def test_grouped_candidates_are_scored_and_compared_whatever_is_used_of_their_contexts(
     no_model, tmp_path
 ):
@@ -309,7 +300,6 @@ def test_evaluate_prints_what_plain_python_computes(monkeypatch, capsys):
         ({"response_selection": ("f",), "projection": "context"}, "`projection`"),
         ({"response_selection": ("f",), "candidates_turns": 1}, "`candidates_turns`"),
         ({"candidates_file": ("f",), "context_turns": 5}, "`context_turns`"),
-        ({"candidates_file": ("f",), "join_consecutive": True}, "`join_consecutive`"),
         ({"sts": ("f",), "candidates": 5}, "`candidates`"),
     ],
 )
