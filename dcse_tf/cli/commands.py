@@ -188,7 +188,7 @@ JOBS = {
         "Shows what the similarity of a response and its context is made of.",
         "inspecting.inspect_options:ExplainOptions",
         "inspecting.explain:explain",
-        "explanation.html and explanation.json are in {output_dir}",
+        "explanation.html is in {output_dir}",
     ),
     "merge": Job(
         "Averages an encoder's weights from before and after training.",

@@ -1,9 +1,8 @@
 """The job `explain`: takes a response's similarity to its context apart by pairs of tokens."""
 
-import dataclasses
-import json
 import pathlib
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -24,8 +23,7 @@ _SESSIONS_NAMED = 5  # in a message
 _COLORS = ("33,102,172", "178,24,43")  # blue and red, of negative and positive contributions
 
 
-@dataclasses.dataclass(frozen=True)
-class Explanation:
+class Explanation(NamedTuple):
     """A response matched with the turns of its context.
 
     Attributes:
@@ -84,7 +82,7 @@ def decompose(
 
 
 def explain(config: ExplainOptions) -> str:
-    """Explains a response's similarity to its context: writes a page and JSON.
+    """Explains a response's similarity to its context: writes a page.
 
     Returns:
         A summary of a few lines for the terminal.
@@ -95,12 +93,18 @@ def explain(config: ExplainOptions) -> str:
         FileExistsError: the output exists and may not be replaced.
     """
     # The session is read first, so that its errors appear before the model is loaded.
-    name, texts = _find_session(config)
+    sessions = read_sessions(pathlib.Path(config.input))
+    chosen = [each for each in sessions if config.session in ("", each.session_id)]
+    if not chosen:
+        names = ", ".join(each.session_id for each in sessions[:_SESSIONS_NAMED])
+        of = f"{config.input} has {len(sessions)} of two turns or more"
+        config.refuse("session", f"{of}: {names}")
+    name, texts = chosen[0].session_id, [turn.text for turn in chosen[0].turns]
     response = len(texts) // 2 if config.response is None else config.response
     if response >= len(texts):
         config.refuse("response", f"session {name} has {len(texts)} turns, 0 to {len(texts) - 1}")
-    context = config.context.of(len(texts), response)
-    if not context:
+    turns = [*config.context.of(len(texts), response), response]
+    if len(turns) == 1:
         config.refuse("context_side", f"there is no turn before the `response`={response}")
 
     with atomic_directory(pathlib.Path(config.output_dir), config.overwrite) as folder:
@@ -111,28 +115,19 @@ def explain(config: ExplainOptions) -> str:
                 f"`model`={config.model}: has only sentence embeddings; expected an encoder "
                 "with token embeddings, such as a run directory"
             )
-        turns = [*context, response]
         tokens, found = explain_turns(backend, [texts[turn] for turn in turns])
-        content = {
-            "settings": config.to_dict(),
-            "session": name,
-            "similarity": found.similarity,
-            "turns": [
-                {"turn": turn, "text": texts[turn], "tokens": row}
-                for turn, row in zip(turns, tokens, strict=True)
-            ],
-            "weights": found.weights.tolist(),
-            "matching": [matrix.tolist() for matrix in found.matrices],
-            "contributions": [cells.tolist() for cells in found.contributions],
-        }
-        text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-        (folder / "explanation.json").write_text(text, encoding="utf-8")
-        pairs = _list_pairs(found, turns, tokens)
-        page = _render(f"Turn {response} of session {name}", found, turns, tokens, pairs)
+        pairs = [
+            (float(value), str(turn), row[i], tokens[-1][j])
+            for turn, row, cells in zip(turns, tokens, found.contributions)
+            for (i, j), value in np.ndenumerate(cells)
+        ]
+        pairs.sort(key=lambda pair: -abs(pair[0]))
+        largest = [(*pair[1:], f"{pair[0]:+.4f}") for pair in pairs[:_PAIRS_LISTED]]
+        page = _render(f"Turn {response} of session {name}", found, turns, tokens, largest)
         (folder / "explanation.html").write_text(page, encoding="utf-8")
     lines = [f"session {name}, response turn {response}: {texts[response]}"]
     lines.append(f"similarity {found.similarity:.4f}; the largest contributions:")
-    lines += [f"  {value}  turn {turn} {one} - {other}" for turn, one, other, value in pairs[1:6]]
+    lines += [f"  {value}  turn {turn} {one} - {other}" for turn, one, other, value in largest[:5]]
     return "\n".join(lines)
 
 
@@ -158,31 +153,6 @@ def explain_turns(backend: GraphBackend, texts: list[str]) -> tuple[list[list[st
     return tokens, decompose(context, response, weigh)
 
 
-def _find_session(config: ExplainOptions) -> tuple[str, list[str]]:
-    """The id of the session and the texts of its turns."""
-    path = pathlib.Path(config.input)
-    sessions = [(session.session_id, session.texts) for session in read_sessions(path)]
-    found = [session for session in sessions if config.session in ("", session[0])]
-    if not found:
-        names = ", ".join(name for name, _ in sessions[:_SESSIONS_NAMED])
-        config.refuse("session", f"{path} has {len(sessions)} of two turns or more: {names}")
-    return found[0]
-
-
-def _list_pairs(
-    found: Explanation, turns: Sequence[int], tokens: Sequence[Sequence[str]]
-) -> list[tuple[str, str, str, str]]:
-    """The pairs of the largest contributions, as rows of a table with a header."""
-    pairs = [
-        (float(value), str(turn), row[i], tokens[-1][j])
-        for turn, row, cells in zip(turns, tokens, found.contributions)
-        for (i, j), value in np.ndenumerate(cells)
-    ]
-    pairs.sort(key=lambda pair: -abs(pair[0]))
-    rows = [(*pair[1:], f"{pair[0]:+.4f}") for pair in pairs[:_PAIRS_LISTED]]
-    return [("turn", "context token", "response token", "contribution"), *rows]
-
-
 def _render(
     title: str,
     found: Explanation,
@@ -196,7 +166,8 @@ def _render(
         f"<p>The similarity is {found.similarity:.4f}, the sum of what all pairs of tokens "
         "contribute. In the tables below it is in thousandths: red adds, blue takes away.</p>"
     )
-    parts = [what, render_table(pairs, "The largest contributions")]
+    header = ("turn", "context token", "response token", "contribution")
+    parts = [what, render_table([header, *pairs], "The largest contributions")]
     for turn, row, cells, weight in zip(turns, tokens, found.contributions, found.weights):
         table = [["", *tokens[-1]]]
         table += [[token, *(f"{1000 * v:.1f}" for v in line)] for token, line in zip(row, cells)]

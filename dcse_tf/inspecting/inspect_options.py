@@ -68,9 +68,7 @@ class ExplainOptions(Options):
         "middle turn.",
         minimum=0,
     )
-    output_dir: str = option(
-        "", "Folder for explanation.html and explanation.json.", required=True, path="writes"
-    )
+    output_dir: str = option("", "Folder for explanation.html.", required=True, path="writes")
     context_turns: int = option(
         3, "Context turns on each side of the response, at most.", minimum=1
     )
