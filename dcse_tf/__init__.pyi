@@ -54,7 +54,6 @@ def evaluate(
     response_selection: str | os.PathLike[str] | Iterable[str | os.PathLike[str] | float] = (),
     candidates: int = 10,
     context_turns: int = 3,
-    same_role: bool = True,
     max_samples: int = 500,
     seed: int = 0,
     candidates_file: str | os.PathLike[str] | Iterable[str | os.PathLike[str] | float] = (),
@@ -64,7 +63,6 @@ def evaluate(
     max_bad_lines: int = 0,
     half: Literal["all", "choose", "report"] = "all",
     output: str | os.PathLike[str] = "",
-    join_consecutive: bool = False,
 ) -> list[Result]: ...
 def export(
     *,
@@ -79,9 +77,6 @@ def export(
     unit_norm: bool = False,
     quantize: Literal["none", "int8"] = "none",
     data_dir: str | os.PathLike[str] = "",
-    static_dim: int = 256,
-    static_sentences: int = 50000,
-    results: str | os.PathLike[str] | Iterable[str | os.PathLike[str] | float] = (),
     overwrite: bool = False,
 ) -> pathlib.Path: ...
 def fit_baseline(

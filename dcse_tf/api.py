@@ -283,7 +283,7 @@ def export(options: ExportOptions) -> pathlib.Path:
         The folder written.
 
     Raises:
-        InputError: there is nothing to export, or a file for the model card cannot be used.
+        InputError: there is nothing to export, or the format cannot hold it.
         FileExistsError: the output exists, without `overwrite`.
         OutputError: the export cannot be written, or its outputs differ from the model's.
     """

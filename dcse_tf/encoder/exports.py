@@ -33,7 +33,7 @@ _LEFT_OUT = ["SkipLayerNormFusion"]
 
 # Signatures of a SavedModel, see `dcse_tf.exporting.saved_model`: an encoder's, and a re-ranker's.
 EMBED, MATCH = "serving_default", "match"
-SCORE, SCORE_SPEAKERS = "score", "score_speakers"
+SCORE = "score"
 _ROWS = 16  # contexts matched at a time
 
 # A static export is in model2vec's format.

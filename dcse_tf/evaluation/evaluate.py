@@ -230,8 +230,12 @@ def load_scored(config: EvaluateOptions) -> Scored:
                 )
         from dcse_tf.reranker.reranker import Reranker
 
-        how = {"batch_tokens": config.batch_tokens, "compute_dtype": config.compute_dtype}
-        reranker = Reranker.load(config.model, **how, option="model")
+        reranker = Reranker.load(
+            config.model,
+            batch_tokens=config.batch_tokens,
+            compute_dtype=config.compute_dtype,
+            option="model",
+        )
         scorer = functools.partial(score_by_reranker, score=reranker.score)
         return Scored(reranker.settings, None, scorer, contextlib.nullcontext)
 

@@ -5,7 +5,7 @@ tokens of a batch. All products of integers are exact on every processor: see `q
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -55,18 +55,12 @@ class EightBitGraph(Graph):
     """A graph whose layers multiply integers, and whose token table has eight bits.
 
     Args:
-        config, inputs: see `Graph`.
-        magnitudes: kernel name -> magnitude of each channel of its input, see `measure_magnitudes`.
+        magnitudes: kernel name -> magnitude of each channel of its input, see `_measure`; for the
+            others see `Graph`.
     """
 
-    def __init__(
-        self,
-        config: Mapping[str, Any],
-        inputs: Sequence[str],
-        *,
-        magnitudes: Mapping[str, np.ndarray],
-    ) -> None:
-        super().__init__(config, inputs)
+    def __init__(self, *of_graph: Any, magnitudes: Mapping[str, np.ndarray]) -> None:
+        super().__init__(*of_graph)
         self._magnitudes = magnitudes
         self._rows: dict[str, tuple[str, str, str]] = {}
         self._one = ""
@@ -136,29 +130,18 @@ def quantize(
     Args:
         model: the model in float32.
         build: builds it by the `make_graph` it is given, see `build_encoder`.
-        ends, longest: see `measure_magnitudes`.
-    """
-    magnitudes = measure_magnitudes(model, ends, longest)
-    small = build(make_graph=functools.partial(EightBitGraph, magnitudes=magnitudes))
-    onnx.checker.check_model(small)
-    return small
-
-
-def measure_magnitudes(
-    model: onnx.ModelProto, ends: tuple[int, int], longest: int
-) -> dict[str, np.ndarray]:
-    """Measures the inputs of a float32 model's kernels on random tokens.
-
-    Random tokens serve every language and domain; on texts the loud channels are the same.
-
-    Args:
-        model: as `Graph.build` returns it.
         ends: ids of the tokens that every sequence begins and ends with.
         longest: the largest number of tokens of a sequence.
+    """
+    magnitudes = _measure(model, ends, longest)
+    return build(make_graph=functools.partial(EightBitGraph, magnitudes=magnitudes))
 
-    Returns:
-        Kernel name -> root mean square of each channel, float32 `[k]`, for kernels that are applied
-        to a layer norm's result.
+
+def _measure(model: onnx.ModelProto, ends: tuple[int, int], longest: int) -> dict[str, np.ndarray]:
+    """The root mean square of each channel, float32 `[k]`, of what a kernel is applied to, by the
+    kernel's name, where that is a layer norm's result; on random tokens, see `quantize`.
+
+    Random tokens serve every language and domain; on texts the loud channels are the same.
     """
     import onnxruntime
 
@@ -189,7 +172,4 @@ def measure_magnitudes(
         for name, value in zip(wanted, session.run(wanted, inputs), strict=True):
             totals[name] += np.square(value, dtype=np.float64).sum((0, 1))
         tokens += ids.size
-    return {
-        kernel: np.sqrt(totals[source] / tokens).astype(np.float32)
-        for kernel, source in sources.items()
-    }
+    return {name: np.sqrt(totals[x] / tokens).astype(np.float32) for name, x in sources.items()}

@@ -7,10 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from dcse_tf.errors import require
-from dcse_tf.plugins import load_plugins
 
-# From the folder to write to, the model and an `ExportOptions` to facts for the model card, see
-# `register_export`.
+# See `register_export`.
 Write = Callable[[pathlib.Path, Any, Any], dict[str, str]]
 
 
@@ -76,15 +74,9 @@ def register_export(
     )
 
 
-def find_format(name: str) -> ExportFormat:
-    """The format of a name that `ExportOptions` accepts."""
-    load_plugins()
-    return FORMATS[name]
-
-
 def _later(module: str, name: str, *needed: str) -> Write:
-    """A function of a module of this room, imported when it is first called; `needed` are packages
-    of the extra "onnx" that the module needs.
+    """A function of a module of this room, which is imported when it is called, as are packages of
+    the extra "onnx" that it needs.
     """
 
     def write(*arguments: Any) -> dict[str, str]:
@@ -116,8 +108,7 @@ register_export(
     scores = score(context=context, candidates=candidates)["scores"]  # [n, candidates]
 
 Pad lists with empty strings, which are no turns and score -1e9. A model that knows who speaks
-assumes here that two speakers alternate; its signature "score_speakers" also takes speakers, int32
-[n, turns]: 0 for turns by the speaker of the response, else 1.
+assumes here that two speakers alternate.
 """,
     write_reranker=_later("saved_model", "write_reranker"),
 )

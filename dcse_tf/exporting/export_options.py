@@ -39,24 +39,13 @@ class ExportOptions(EncoderOptions):
         "With `format`=static: a corpus that prepare_data wrote with the encoder's vocabulary.",
         path="reads",
     )
-    static_dim: int = option(256, "With `format`=static: dimensions of the vectors.", minimum=1)
-    static_sentences: int = option(
-        50_000, "With `format`=static: utterances to fit it to, at most. 0: all.", minimum=0
-    )
-    results: tuple[str, ...] = option(
-        (),
-        "Files of results that evaluate wrote for this model, for the model card.",
-        path="files",
-    )
     overwrite: bool = option(False, "Replace `output_dir` if it exists.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.quantize != "none" and self.format != "onnx":
             self.refuse("quantize", "only with `format`=onnx")
-        if self.format != "static":
-            for name in ("data_dir", "static_dim", "static_sentences"):
-                if self.is_given(name):
-                    self.refuse(name, "only with `format`=static")
-        elif not self.data_dir:
+        if self.data_dir and self.format != "static":
+            self.refuse("data_dir", "only with `format`=static")
+        if self.format == "static" and not self.data_dir:
             raise OptionError("`format`=static is fitted to utterances: give `data_dir`")

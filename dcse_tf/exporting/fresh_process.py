@@ -1,13 +1,11 @@
 """A separate program that runs an export with only TensorFlow and tensorflow-text.
 
-    python -P fresh_process.py EXPORT REQUESTS.json ANSWERS.npz
+    python -P fresh_process.py EXPORT REQUESTS.npz ANSWERS.npz
 
-REQUESTS.json is a list of {"signature", "inputs": {name: {"dtype", "shape", "values"}}}, with the
-values as one flat list. ANSWERS.npz has an array "REQUEST/OUTPUT", such as "0/embeddings", for
-every output of every request.
+REQUESTS.npz has an array of texts "REQUEST/SIGNATURE/INPUT", such as "0/match/context", for every
+input of every request; ANSWERS.npz an array "REQUEST/OUTPUT" for every output.
 """
 
-import json
 import sys
 
 import numpy as np
@@ -17,15 +15,15 @@ import tensorflow_text  # noqa: F401  registers the tokenizer's operations
 
 def main(export: str, requests: str, answers: str) -> None:
     signatures = tf.saved_model.load(export).signatures
+    asked: dict = {}
+    with np.load(requests) as given:
+        for key, texts in given.items():
+            request, name = key.rsplit("/", 1)
+            asked.setdefault(request, {})[name] = tf.constant(texts.astype(object), tf.string)
     arrays = {}
-    with open(requests, encoding="utf-8") as file:
-        asked = json.load(file)
-    for number, request in enumerate(asked):
-        inputs = {
-            name: tf.reshape(tf.constant(given["values"], given["dtype"]), given["shape"])
-            for name, given in request["inputs"].items()
-        }
-        for name, output in signatures[request["signature"]](**inputs).items():
+    for request, inputs in asked.items():
+        number, signature = request.split("/")
+        for name, output in signatures[signature](**inputs).items():
             arrays[f"{number}/{name}"] = output.numpy()
     own = [name for name in sys.modules if name.startswith(("dcse_tf", "keras_hub"))]
     if own:

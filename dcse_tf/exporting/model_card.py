@@ -5,18 +5,14 @@ import importlib.metadata
 import os
 import pathlib
 import platform
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jinja2
-from absl import logging
 
 from dcse_tf.bert.checkpoints import ENCODER_FOLDER, read_config
 from dcse_tf.bert.families import is_relative
 from dcse_tf.encoder.graph import EncoderGraph
-from dcse_tf.evaluation.bootstrap import score_names
-from dcse_tf.evaluation.report import read_json, short_path
 from dcse_tf.exporting.export_options import ExportOptions
 from dcse_tf.input_files import read_json_object
 from dcse_tf.matching.equations import has_matching
@@ -41,20 +37,20 @@ def write_model_card(
 
     Args:
         path: the file to write.
-        config: the export's options, with the files of results to tell.
+        config: the export's options.
         source: the checkpoint folder that is exported.
         facts: facts about the model, by name.
         usage: Markdown that says how the export is used.
         is_encoder: whether it is a sentence encoder, not a re-ranker.
 
     Raises:
-        InputError: a file of results, or of the run's own, cannot be used.
+        InputError: a file of the run's own cannot be used.
     """
     run_dir = pathlib.Path(config.run_dir)
     trained = source == run_dir / ENCODER_FOLDER and (run_dir / _CONFIG_FILE).is_file()
-    settings = read_json_object(run_dir / _CONFIG_FILE) if trained else {}
+    settings = _read(run_dir / _CONFIG_FILE) if trained else {}
     kept = _read(source / _KEPT_FILE) if trained else {}
-    training = {**_describe_training(kept, settings), **_read(run_dir / _CORPUS_FILE)}
+    training = dict(_describe_training(kept, settings)) | _read(run_dir / _CORPUS_FILE)
     if share := _read(source / _MERGE_FILE).get("share"):
         told = f"{1 - share:g} of the start, {share:g} of the trained encoder"
         facts = {**facts, "averaged weights": told}
@@ -75,7 +71,7 @@ def write_model_card(
         usage=usage,
         facts=facts,
         training=training if trained else {},
-        scores=list(_list_scores(config, kept)),
+        scores=kept.get("scores", {}),
         versions=", ".join(" ".join(version) for version in list_versions().items()),
     )
     path.write_text(text.rstrip() + "\n", encoding="utf-8")
@@ -122,59 +118,26 @@ def _describe_sizes(config: Mapping[str, Any]) -> str:
     return f"{layers} layers, {dim} wide, a vocabulary of {config['vocab_size']} entries"
 
 
-def _describe_training(kept: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, str]:
+def _describe_training(
+    kept: Mapping[str, Any], settings: Mapping[str, Any]
+) -> Iterator[tuple[str, str]]:
     """The step that was kept, and the settings that differ from their defaults."""
-    facts = {}
     if kept:
-        facts["kept checkpoint"] = f"step {kept['step']} of {kept.get('last_step')}"
-    _, tasks = TrainOptions.choice()
-    task = tasks.get(str(settings.get("task")))
+        yield "kept checkpoint", f"step {kept['step']} of {kept.get('last_step')}"
+    task = TrainOptions.choice()[1].get(str(settings.get("task")))
     fields = task.options.fields() if task else {}
     for name, value in sorted(settings.items()):
         field = fields.get(name) or option(None, "")  # of a plug-in that is not installed
         rules = field.metadata
         value = tuple(value) if isinstance(value, list) else value
-        if (
-            value == field.default
-            or rules["resume"] == "free"
-            or rules["path"] in ("writes", "renews", "resumes")
-        ):
+        writes = rules["path"] in ("writes", "renews", "resumes")
+        if value == field.default or rules["resume"] == "free" or writes:
             continue
-        words = {number: word for word, number in rules["words"].items()}
-        told = words.get(value, value)
+        told = {number: word for word, number in rules["words"].items()}.get(value, value)
         if rules["path"] and not str(value).startswith("package:"):
             # Without the folders of the machine that it was trained on.
             told = "/".join(str(value).split("/")[-2:])
-        facts[name] = ", ".join(told) if isinstance(told, tuple) else str(told)
-    return facts
-
-
-def _list_scores(config: ExportOptions, kept: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Of each score its name, set, value, 95% interval, chance level and kind of context."""
-    for name, value in kept.get("scores", {}).items():
-        yield name, "dev split", f"{value:.2f}", "", "", _tell_context(name)
-    for file in config.results:
-        model, results, _ = read_json(pathlib.Path(file))
-        if os.path.abspath(model) != os.path.abspath(config.run_dir):
-            logging.warning("%s: scores of `model`=%s, not of %s", file, model, config.run_dir)
-        for result in results:
-            for name in score_names(result.items):
-                limits, chance = result.intervals.get(name), result.scores.get(f"chance_{name}")
-                yield (
-                    name,
-                    short_path(result.source),
-                    f"{result.scores[name]:.2f}",
-                    f"{limits[0]:.2f} to {limits[1]:.2f}" if limits else "",
-                    "" if chance is None else f"{chance:.2f}",
-                    _tell_context(name),
-                )
-
-
-def _tell_context(name: str) -> str:
-    """Which turns the context of a score of response selection holds, by its name."""
-    if not re.search(r"_(r\d+|mrr|map)\b|_r\d+_of", name):
-        return ""
-    return f"turns before {'and after it' if 'bidirectional' in name else 'the response'}"
+        yield name, ", ".join(told) if isinstance(told, tuple) else str(told)
 
 
 def list_versions() -> dict[str, str]:

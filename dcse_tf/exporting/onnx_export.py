@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -30,18 +30,52 @@ from dcse_tf.reranker.reranker import Reranker
 # The largest difference of an embedding, as a share of its length; and of a score, multiplied by
 # the scores' standard deviation if that is beyond 1.
 TOLERANCE = 1e-4
-# For eight bits. Of embeddings, the smallest cosine with the encoder's, and the largest difference
-# of a text's embedding alone from that in a batch, as a share of its length. Trained encoders of
-# six and twelve layers had 0.993 and 0.998, and no difference beyond float32's rounding. With one
-# scale for the activations of a whole batch they had 0.96 and 0.97, and an embedding changed by up
-# to a third of its length.
-LEAST_COSINE, MOST_APART = 0.98, 0.01
-# Of scores, as shares of their standard deviation: the difference from the re-ranker's. Not the
-# order, which is a matter of luck where scores are nearly equal. Re-rankers with random heads had
-# 0.13 to 0.18; one scale for the activations of a whole batch gave 0.6 to 2.1.
-MOST_DIFFERENT = 0.35
+# For eight bits: the largest difference of an embedding, as a share of its length (a cosine of 0.98
+# with the encoder's), and of a score, as a share of the scores' standard deviation. Trained
+# encoders of six and twelve layers had cosines of 0.993 and 0.998, and re-rankers with random heads
+# 0.13 to 0.18. With one scale for the activations of a whole batch they had 0.96 and 0.97, and 0.6
+# to 2.1.
+MOST_OF_LENGTH, MOST_OF_SPREAD = 0.199, 0.35
+# The largest difference of what is computed alone from that in a batch: trained encoders had none
+# beyond float32's rounding, and with one scale for a whole batch up to a third of the length.
+MOST_APART = 0.01
+_TOGETHER = 4096  # tokens of a batch
 
-Measured = list[tuple[str, float, float]]
+
+class Answers(NamedTuple):
+    """What a model and its file answer to the probes.
+
+    Attributes:
+        what: what an answer is.
+        expected: the model's answers, float `[n, k]`.
+        size: what a difference is a share of: float `[n]` or one number.
+        most, most_in_eight_bits: the largest differences that are accepted.
+        compute: the file's answers, in batches of at most that many tokens.
+    """
+
+    what: str
+    expected: np.ndarray
+    size: np.ndarray | float
+    most: float
+    most_in_eight_bits: float
+    compute: Callable[[int], np.ndarray]
+
+    def measure(self, eight_bits: bool) -> list[tuple[str, float, float]]:
+        """The measures that `refuse` takes, of the file as it is now."""
+        with no_warnings():
+            alone, together = self.compute(1), self.compute(_TOGETHER)
+
+        def apart(one: np.ndarray, other: np.ndarray) -> float:
+            return float((np.linalg.norm(one - other, axis=1) / self.size).max())
+
+        difference = max(apart(alone, self.expected), apart(together, self.expected))
+        what = f"difference of {self.what} from the model's"
+        if not eight_bits:
+            return [(what, difference, self.most)]
+        return [
+            (f"eight bits: {what}", difference, self.most_in_eight_bits),
+            (f"eight bits: {self.what} alone and in a batch", apart(alone, together), MOST_APART),
+        ]
 
 
 def write_encoder(
@@ -61,37 +95,23 @@ def write_encoder(
     checkpoints.write_max_sequence_length(folder, length)
     sentence_modules.write_prefix(folder, encoder.vocabulary.prefix)
     write_json(folder / "config.json", config, sort_keys=True)
+    with no_warnings():
+        expected = GraphBackend(encoder).embed_texts(SENTENCES)[0].astype(np.float64)
+    norms = np.maximum(np.linalg.norm(expected, axis=1), 1e-12)
+    if options.unit_norm:
+        expected, norms = expected / norms[:, np.newaxis], np.ones_like(norms)
+
+    def compute(batch_tokens: int) -> np.ndarray:
+        return OnnxBackend(folder, batch_tokens).embed_texts(SENTENCES)[0]
+
+    answers = Answers("an embedding", expected, norms, TOLERANCE, MOST_OF_LENGTH, compute)
     settings = {
         "fingerprint": export_fingerprint(encoder, options.unit_norm),
         "pooling": encoder.pooling,
         "unit_norm": options.unit_norm,
         "projection": options.projection,
     }
-    true = GraphBackend(encoder)
-
-    def measure(kind: str) -> Measured:
-        file = OnnxBackend(folder, batch_tokens=4096)
-        rows, lengths, _ = file.read(SENTENCES)
-        expected = true.embed_inputs(rows, lengths).astype(np.float64)
-        if options.unit_norm:
-            expected /= _norms(expected)
-        together = file.embed_inputs(rows, lengths)
-        file.batch_tokens = 1
-        alone = file.embed_inputs(rows, lengths)
-
-        norms = _norms(expected)
-        found, expected = np.concatenate([alone, together]), np.concatenate([expected, expected])
-        difference = float((_norms(found - expected) / _norms(expected)).max())
-        if kind == "none":
-            return [("difference from the encoder, share of length", difference, TOLERANCE)]
-        cosines = (found * expected).sum(axis=1, keepdims=True) / _norms(found) / _norms(expected)
-        apart = float((_norms(alone - together) / norms).max())
-        return [
-            ("eight bits: 1 - cosine with the encoder", 1 - cosines.min(), 1 - LEAST_COSINE),
-            ("eight bits: a text alone and in a batch apart, share of length", apart, MOST_APART),
-        ]
-
-    return _write(folder, build, encoder.vocabulary, length, options, settings, measure)
+    return _write(folder, build, encoder.vocabulary, length, options, settings, answers)
 
 
 def write_reranker(
@@ -105,7 +125,6 @@ def write_reranker(
             "`format`=saved_model can"
         )
     config = true_config(model.path)
-    build = functools.partial(build_cross_encoder, scorers.read_weights(model), config)
     longest = settings.first_tokens + settings.second_tokens
     model.vocabulary.write_tokenizer(folder, longest)
     write_reranker_settings(folder, settings)
@@ -113,28 +132,23 @@ def write_reranker(
 
     def score(scorer: Any, batch_tokens: int) -> np.ndarray:
         reranker = Reranker(scorer, settings, model.vocabulary, batch_tokens=batch_tokens)
-        return np.stack(reranker.score(CONTEXTS, CANDIDATES, show_progress=False))
+        scores = np.concatenate(reranker.score(CONTEXTS, CANDIDATES, show_progress=False))
+        return scores[scores > NO_CANDIDATE, np.newaxis]
 
     with no_warnings():
-        expected = score(scorers.load_checkpoint_scorer(model), 4096)
+        expected = score(scorers.load_checkpoint_scorer(model), _TOGETHER)
+    spread = float(expected.std())
 
-    def measure(kind: str) -> Measured:
-        file = scorers.load_onnx_scorer(dataclasses.replace(model, path=folder))
-        alone, together = (score(file, tokens) for tokens in (1, 4096))
-        real = expected > NO_CANDIDATE
-        spread = float(expected[real].std())
-        difference = float(max(np.abs(x - expected)[real].max() for x in (alone, together)))
-        if kind == "none":
-            most = TOLERANCE * max(1.0, spread)
-            return [("difference of a score from the re-ranker's", difference, most)]
-        apart = float(np.abs(alone - together)[real].max())
-        return [
-            ("eight bits: difference of a score", difference, MOST_DIFFERENT * spread),
-            ("eight bits: a score alone and in a batch apart", apart, MOST_APART * spread),
-        ]
+    def compute(batch_tokens: int) -> np.ndarray:
+        return score(
+            scorers.load_onnx_scorer(dataclasses.replace(model, path=folder)), batch_tokens
+        )
 
+    most = TOLERANCE * max(1.0, 1.0 / spread)
+    answers = Answers("a score", expected, spread, most, MOST_OF_SPREAD, compute)
+    build = functools.partial(build_cross_encoder, scorers.read_weights(model), config)
     written = {"fingerprint": scorers.hash_reranker(model)}
-    return _write(folder, build, model.vocabulary, longest, options, written, measure)
+    return _write(folder, build, model.vocabulary, longest, options, written, answers)
 
 
 def _write(
@@ -144,34 +158,24 @@ def _write(
     longest: int,
     options: ExportOptions,
     settings: dict[str, Any],
-    measure: Callable[[str], Measured],
+    answers: Answers,
 ) -> dict[str, str]:
     """Writes model.onnx, checks it, and writes its settings, which `OnnxFile.written` reads.
 
-    `build` builds the model by the `make_graph` it is given; `measure` compares the file with the
-    model, by the measures of the option `quantize` it is given.
+    `build` builds the model by the `make_graph` it is given.
     """
-    path = folder / MODEL_FILE
+    path, kind = folder / MODEL_FILE, "float32"
     model = build()
     onnx.checker.check_model(model)
     onnx.save(model, path)
-    with no_warnings():
-        measured = measure("none")
-    facts = refuse(path, measured)
-    kind = "float32"
+    facts = refuse(path, answers.measure(eight_bits=False))
     if options.quantize == "int8":
         kind = "int8"
         del settings["fingerprint"]  # of other embeddings
-        ends = vocabulary.cls_id, vocabulary.sep_id
-        onnx.save(quantize(model, build, ends, longest), path)
-        with no_warnings():
-            measured = measure("int8")
-        facts = {"weights": kind} | refuse(path, measured)
+        small = quantize(model, build, (vocabulary.cls_id, vocabulary.sep_id), longest)
+        onnx.checker.check_model(small)
+        onnx.save(small, path)
+        facts = {"weights": kind} | refuse(path, answers.measure(eight_bits=True))
     settings |= {"compute_dtype": kind, "sha256": hash_file(path)}
     write_json(folder / SETTINGS_FILE, settings, sort_keys=True)
     return facts
-
-
-def _norms(rows: np.ndarray) -> np.ndarray:
-    """float `[rows, 1]`."""
-    return np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)

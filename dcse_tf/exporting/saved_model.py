@@ -1,13 +1,11 @@
 """Exports encoders and re-rankers as SavedModels, and checks them in a fresh process."""
 
-import functools
-import json
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +15,7 @@ from dcse_tf.bert.blanks import BLANK, NO_CANDIDATE
 from dcse_tf.bert.checkpoints import hash_files
 from dcse_tf.bert.pairs import end_turns, find_rows, join_turns, place_segments, strip_ends
 from dcse_tf.bert.token_rows import make_rule
-from dcse_tf.encoder.exports import EMBED, MATCH, SCORE, SCORE_SPEAKERS, SETTINGS_FILE
+from dcse_tf.encoder.exports import EMBED, MATCH, SCORE, SETTINGS_FILE
 from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import OutputError
@@ -62,9 +60,9 @@ class ServedEncoder(tf.Module):
         self._encoder = encoder
         self._unit_norm = unit_norm
         # Traced once, and shared by the signatures, which both call it.
-        self._tokenize = tf.function(encoder.tokenize, input_signature=[_spec(1, name="texts")])
+        self._tokenize = tf.function(encoder.tokenize, input_signature=[_spec(1, "texts")])
         self.functions: dict[str, Any] = {
-            EMBED: tf.function(self._embed, input_signature=[_spec(1, name="sentences")])
+            EMBED: tf.function(self._embed, input_signature=[_spec(1, "sentences")])
         }
         if encoder.postprocessing is None:
             dim = encoder.encode_tokens(tf.zeros([1, 1], tf.int32))[0].shape[-1]
@@ -94,20 +92,17 @@ class ServedEncoder(tf.Module):
 
 
 class ServedReranker(tf.Module):
-    """The functions that a server calls: from strings to scores, in the form of `ServedEncoder`.
+    """The function that a server calls: from strings to scores, in the form of `ServedEncoder`.
 
     Args:
         folder: the re-ranker.
 
     Attributes:
-        functions: name -> function from named tensors to named tensors:
-            score: context string `[n, turns]`, the oldest turn first, and candidates string
-                `[n, candidates]`, both padded with empty strings, to scores float32
-                `[n, candidates]`: logits, and `NO_CANDIDATE` for blank texts. A model with speaker
-                embeddings assumes that two speakers alternate and that the last turn and the
-                response have different speakers.
-            score_speakers: also takes speakers int32 `[n, turns]`: 0 for turns by the speaker of
-                the response, 1 for all others. Only for a model with speaker embeddings.
+        functions: "score" -> function from context string `[n, turns]`, the oldest turn first, and
+            candidates string `[n, candidates]`, both padded with empty strings, to scores float32
+            `[n, candidates]`: logits, and `NO_CANDIDATE` for blank texts. A model with speaker
+            embeddings assumes that two speakers alternate and that the last turn and the response
+            have different speakers.
     """
 
     def __init__(self, folder: scorers.RerankerFolder) -> None:
@@ -118,41 +113,22 @@ class ServedReranker(tf.Module):
         )
         self._rule = make_rule(vocabulary, settings.first_tokens, settings.second_tokens)
         self._tokenizer = vocabulary.make_tokenizer()
-        options: dict[str, Any] = {"autograph": False}
-        self.functions: dict[str, Any] = {
-            SCORE: tf.function(self._alternate, input_signature=_DIALOGUES, **options)
-        }
-        if settings.speakers:
-            signature = [*_DIALOGUES, _spec(2, tf.int32, "speakers")]
-            self.functions[SCORE_SPEAKERS] = tf.function(
-                self._score, input_signature=signature, **options
-            )
+        score = tf.function(self._score, input_signature=_DIALOGUES, autograph=False)
+        self.functions = {SCORE: score}
 
-    def _alternate(self, context: tf.Tensor, candidates: tf.Tensor) -> dict[str, tf.Tensor]:
-        later = tf.cumsum(tf.cast(~_is_blank(context), tf.int32), 1, exclusive=True, reverse=True)
-        return self._score(context, candidates, 1 - later % 2)
-
-    def _score(
-        self, context: tf.Tensor, candidates: tf.Tensor, speakers: tf.Tensor
-    ) -> dict[str, tf.Tensor]:
+    def _score(self, context: tf.Tensor, candidates: tf.Tensor) -> dict[str, tf.Tensor]:
         _require_rows(context, candidates)
-        shape, zero_or_one = "speakers: expected the context's shape", "speakers: expected 0 and 1"
-        checks = [
-            tf.debugging.assert_equal(tf.shape(context), tf.shape(speakers), shape),
-            tf.debugging.assert_equal(speakers, speakers % 2, zero_or_one),
-        ]
-        # Otherwise what gathers by them might fail first, in other words.
-        with tf.control_dependencies(checks):
-            speakers = tf.identity(speakers)
         strings, turns, responses = _list_texts(context, candidates)
         # Not truncated here, since a long context is truncated at its start as a whole.
         texts = strip_ends(self._tokenizer.tokenize(strings, _NO_LIMIT))
 
-        # The id and the speaker of every token of the contexts: int32 [n, (tokens), 2].
+        # The id of every token of the contexts, and its speaker, 0 for that of the response and
+        # else 1: int32 [n, (tokens), 2].
         is_turn = ~_is_blank(context)
+        later = tf.cumsum(tf.cast(is_turn, tf.int32), 1, exclusive=True, reverse=True)
         ended = end_turns(texts, self._rule.end_of_turn_id)
         tokens = tf.gather(ended, tf.ragged.boolean_mask(turns, is_turn))
-        who = tf.gather(tf.boolean_mask(speakers, is_turn), find_rows(tokens.values))
+        who = tf.gather(tf.boolean_mask(1 - later % 2, is_turn), find_rows(tokens.values))
         said = join_turns(tokens.with_flat_values(tf.stack([tokens.flat_values, who], axis=1)))
 
         pairs = tf.where(~_is_blank(candidates))  # int64 [pairs, 2]
@@ -183,11 +159,11 @@ class ServedReranker(tf.Module):
         )
 
 
-def _spec(rank: int, dtype: tf.DType = tf.string, name: str = "") -> tf.TensorSpec:
-    return tf.TensorSpec([None] * rank, dtype, name=name)
+def _spec(rank: int, name: str) -> tf.TensorSpec:
+    return tf.TensorSpec([None] * rank, tf.string, name=name)
 
 
-_DIALOGUES = [_spec(2, name="context"), _spec(2, name="candidates")]
+_DIALOGUES = [_spec(2, "context"), _spec(2, "candidates")]
 
 
 def _is_blank(texts: tf.Tensor) -> tf.Tensor:
@@ -213,8 +189,8 @@ def _list_texts(
 
 
 class Request(NamedTuple):
-    """A request to a signature: its inputs by name, where strings are an array of str objects; and
-    of its one output the name, what the model itself computes, float32, and how far it may be.
+    """A request to a signature: its inputs, arrays of texts by name; and of its one output the
+    name, what the model itself computes, float32, and how far it may be.
     """
 
     signature: str
@@ -224,10 +200,7 @@ class Request(NamedTuple):
     tolerance: float
 
 
-_DIALOGUE_INPUTS = {
-    "context": np.array(CONTEXTS, object),
-    "candidates": np.array(CANDIDATES, object),
-}
+_DIALOGUE_INPUTS = {"context": np.array(CONTEXTS), "candidates": np.array(CANDIDATES)}
 
 
 def make_encoder_requests(graph: EncoderGraph, unit_norm: bool) -> list[Request]:
@@ -241,30 +214,11 @@ def make_encoder_requests(graph: EncoderGraph, unit_norm: bool) -> list[Request]
     # hardly vary.
     tolerance = TOLERANCE * (100 if graph.postprocessing else 1)
     tolerance *= max(1.0, float(np.abs(embeddings).max()))
-    texts = {"sentences": np.array(SENTENCES, object)}
+    texts = {"sentences": np.array(SENTENCES)}
     requests = [Request(EMBED, texts, "embeddings", embeddings, tolerance)]
     if encoder.match:
         answer = encoder.match(CONTEXTS, CANDIDATES)
         requests.append(Request(MATCH, _DIALOGUE_INPUTS, "similarities", answer, TOLERANCE))
-    return requests
-
-
-def make_reranker_requests(folder: scorers.RerankerFolder) -> list[Request]:
-    """A request to each signature of `ServedReranker`, see `make_encoder_requests`."""
-    reranker = Reranker(scorers.load_checkpoint_scorer(folder), folder.settings, folder.vocabulary)
-    table = _DIALOGUE_INPUTS["context"]
-    who = np.arange(table.size, dtype=np.int32).reshape(table.shape) % 3 % 2
-    spoken: list[tuple[str, Any, Any]] = [(SCORE, None, None)]
-    if folder.settings.speakers:
-        spoken.append((SCORE_SPEAKERS, who.astype(str).tolist(), ["0"] * len(who)))
-    requests = []
-    for signature, roles, responders in spoken:
-        found = reranker.score(CONTEXTS, CANDIDATES, roles, responders, show_progress=False)
-        scores = np.stack(found)
-        inputs = {**_DIALOGUE_INPUTS, **({"speakers": who} if roles else {})}
-        largest = float(np.abs(scores[scores != NO_CANDIDATE]).max())
-        tolerance = SCORE_TOLERANCE * max(1.0, largest)
-        requests.append(Request(signature, inputs, "scores", scores, tolerance))
     return requests
 
 
@@ -273,16 +227,18 @@ def write_encoder(
 ) -> dict[str, str]:
     """Writes and checks an encoder, see `ServedEncoder`; for the rest see `ExportFormat`."""
     assert encoder.source
-    settings = {
+    settings = options.to_dict() | {
         "max_sequence_length": encoder.max_sequence_length,
         "pooling": encoder.pooling,
         "prefix": encoder.vocabulary.prefix,
         "sha256": hash_files(encoder.source),
         "fingerprint": export_fingerprint(encoder, options.unit_norm),
     }
-    served = ServedEncoder(encoder, options.unit_norm)
-    make = functools.partial(make_encoder_requests, encoder, options.unit_norm)
-    return _save_and_verify(folder, served, options.to_dict() | settings, make)
+    _save(folder, ServedEncoder(encoder, options.unit_norm), settings)
+    # Both sides of the comparison run on the CPU: this process holds the GPU's memory, and a GPU
+    # rounds differently.
+    with tf.device("CPU:0"), no_warnings():
+        return verify(folder, make_encoder_requests(encoder, options.unit_norm))
 
 
 def export_fingerprint(encoder: EncoderGraph, unit_norm: bool) -> str:
@@ -294,19 +250,20 @@ def export_fingerprint(encoder: EncoderGraph, unit_norm: bool) -> str:
 def write_reranker(
     folder: pathlib.Path, model: scorers.RerankerFolder, options: ExportOptions
 ) -> dict[str, str]:
-    """Writes and checks a re-ranker, see `ServedReranker`; for the rest see `ExportFormat`."""
+    """Writes and checks a re-ranker as `write_encoder` does an encoder."""
     files = {"sha256": hash_files(model.path), "fingerprint": scorers.hash_reranker(model)}
-    make = functools.partial(make_reranker_requests, model)
-    settings = options.to_dict() | vars(model.settings) | files
-    return _save_and_verify(folder, ServedReranker(model), settings, make)
+    _save(folder, ServedReranker(model), options.to_dict() | vars(model.settings) | files)
+    with tf.device("CPU:0"), no_warnings():
+        reranker = Reranker(scorers.load_checkpoint_scorer(model), model.settings, model.vocabulary)
+        scores = np.stack(reranker.score(CONTEXTS, CANDIDATES, show_progress=False))
+        largest = float(np.abs(scores[scores != NO_CANDIDATE]).max())
+        tolerance = SCORE_TOLERANCE * max(1.0, largest)
+        return verify(folder, [Request(SCORE, _DIALOGUE_INPUTS, "scores", scores, tolerance)])
 
 
-def _save_and_verify(
-    folder: pathlib.Path,
-    served: ServedEncoder | ServedReranker,
-    settings: dict[str, Any],
-    make_requests: Callable[[], list[Request]],
-) -> dict[str, str]:
+def _save(
+    folder: pathlib.Path, served: ServedEncoder | ServedReranker, settings: dict[str, Any]
+) -> None:
     try:
         with no_warnings():  # and none of a page of generated names for each signature
             tf.saved_model.save(served, str(folder), signatures=served.functions)
@@ -316,11 +273,6 @@ def _save_and_verify(
         raise OutputError(f"{folder}: cannot be written: {reason}") from error
     settings |= {"signatures": sorted(served.functions), "versions": list_versions()}
     write_json(folder / SETTINGS_FILE, settings, sort_keys=True)
-    # Both sides of the comparison run on the CPU: this process holds the GPU's memory, and a GPU
-    # rounds differently.
-    with tf.device("CPU:0"), no_warnings():
-        requests = make_requests()
-    return verify(folder, requests)
 
 
 def verify(folder: pathlib.Path, requests: list[Request]) -> dict[str, str]:
@@ -355,25 +307,16 @@ def verify(folder: pathlib.Path, requests: list[Request]) -> dict[str, str]:
     return refuse(folder, measured)
 
 
-def _answer(folder: pathlib.Path, requests: list[Request]) -> dict[str, np.ndarray]:
+def _answer(folder: pathlib.Path, requests: Sequence[Request]) -> dict[str, np.ndarray]:
     """The answers by "number/output", see `fresh_process`."""
-    asked = [
-        {
-            "signature": request.signature,
-            "inputs": {
-                name: {
-                    "dtype": "string" if array.dtype == object else array.dtype.name,
-                    "shape": array.shape,
-                    "values": array.ravel().tolist(),
-                }
-                for name, array in request.inputs.items()
-            },
-        }
-        for request in requests
-    ]
+    asked = {
+        f"{number}/{request.signature}/{name}": array
+        for number, request in enumerate(requests)
+        for name, array in request.inputs.items()
+    }
     with tempfile.TemporaryDirectory() as exchange:
-        questions, answers = (pathlib.Path(exchange, name) for name in ("asked.json", "found.npz"))
-        questions.write_text(json.dumps(asked))
+        questions, answers = (pathlib.Path(exchange, name) for name in ("asked.npz", "found.npz"))
+        np.savez(questions, **asked)  # type: ignore[arg-type]
         # -P keeps the modules in the program's folder from being imported.
         done = subprocess.run(
             [sys.executable, "-P", str(_PROGRAM), str(folder), str(questions), str(answers)],

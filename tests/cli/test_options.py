@@ -180,5 +180,5 @@ def test_scores_that_a_run_has_may_choose_its_best_encoder():
 
 
 def test_an_answer_and_an_export_take_no_place_of_what_is_read():
-    with pytest.raises(OptionError, match="would overwrite `results`"):
-        ExportOptions(run_dir="run", results=("out/r.json",), output_dir="out")
+    with pytest.raises(OptionError, match="would overwrite `data_dir`"):
+        ExportOptions(run_dir="run", format="static", data_dir="out/data", output_dir="out")

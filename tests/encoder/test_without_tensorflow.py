@@ -83,7 +83,7 @@ def root(dialogues_file, tmp_path_factory):
             train(model, [*LINES, *dialogues_file.read_text().splitlines()] * 3, 400)
             write_weights(model, family, entries=len(read_vocabulary(model).tokens))
         data_dir = prepare_for(model, dialogues_file, root / kind)
-        static = {"data_dir": data_dir, "static_dim": 8}
+        static = {"data_dir": data_dir}
         for form, options in {"onnx": {}, "static": static}.items():
             dcse_tf.export(run_dir=model, output_dir=root / kind / form, format=form, **options)
     for known in (False, True):
@@ -113,7 +113,9 @@ def test_texts_are_embedded_alike(root, kind):
     for form, same in (("onnx", "model"), ("static", "static")):
         expected = dcse_tf.SentenceEncoder.load(root / kind / same).encode(LINES)
         np.testing.assert_allclose(np.load(root / kind / form / "rows.npy"), expected, atol=2e-5)
-        assert np.ptp(expected, axis=0).min() > 1e-3
+        # Of a table the dimensions are principal components, the last of which hardly vary.
+        rows = expected[:, :8] if form == "static" else expected
+        assert np.ptp(rows, axis=0).min() > 1e-3
 
 
 def test_jobs_run_alike(root):

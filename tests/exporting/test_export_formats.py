@@ -47,7 +47,6 @@ def test_a_format_from_outside_is_one_registration(token_list, bert, rerankers, 
     [
         ({"format": "pickle"}, "format"),
         ({"quantize": "int8"}, "quantize"),
-        ({"static_dim": 3}, "static_dim"),
         ({"data_dir": "data"}, "data_dir"),
         ({"format": "static"}, "format"),
     ],

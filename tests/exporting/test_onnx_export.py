@@ -151,7 +151,7 @@ def make_eight_bit_graph(**magnitudes):
     from dcse_tf.exporting.eight_bits import EightBitGraph
 
     config = {"num_attention_heads": 1, "layer_norm_eps": EPSILON, "hidden_act": "gelu"}
-    return EightBitGraph(config, ["x"], magnitudes=magnitudes)
+    return EightBitGraph({}, config, ["x"], magnitudes=magnitudes)
 
 
 @pytest.mark.parametrize("rows", [63, 64])
@@ -221,17 +221,17 @@ def test_files_that_compute_something_else_do_not_appear(bert, rerankers, tmp_pa
     with monkeypatch.context() as patch:
         for name in ("build_encoder", "build_cross_encoder"):
             patch.setattr(onnx_export, name, spoil(name))
-        refuse(bert, "difference from the encoder")
+        refuse(bert, "difference of an embedding")
         refuse(rerankers[False], "difference of a score")
     with monkeypatch.context() as patch:
         patch.setattr(eight_bits, "LARGEST_SUM", 2)
-        refuse(bert, "eight bits: 1 - cosine", quantize="int8")
+        refuse(bert, "eight bits: difference of an embedding", quantize="int8")
         refuse(rerankers[False], "eight bits: difference of a score", quantize="int8")
     with monkeypatch.context() as patch:
         # A random encoder has no loud channels, so a batch's scale is much like a token's.
         patch.setattr(onnx_export, "MOST_APART", 1e-4)
         patch.setattr(eight_bits.EightBitGraph, "_quantize_rows", one_scale_for_a_batch)
-        refuse(bert, "eight bits: a text alone and in a batch", quantize="int8")
+        refuse(bert, "eight bits: an embedding alone and in a batch", quantize="int8")
 
 
 def test_what_cannot_be_written_is_refused(bert, tmp_path, monkeypatch):
