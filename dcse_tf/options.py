@@ -11,9 +11,10 @@ import functools
 import numbers
 import os
 import pathlib
+import types
 import typing
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, ClassVar, Literal, NoReturn, Protocol, Self
+from typing import Any, ClassVar, Literal, NoReturn, Self
 
 from dcse_tf.files import write_record
 from dcse_tf.input_files import parse_json
@@ -22,18 +23,10 @@ from dcse_tf.plugins import load_plugins
 # The ranges of TensorFlow's int32 and float32.
 _LARGEST_INT = 2**31 - 1
 _LARGEST_FLOAT = 3e38
-_LONGEST_SHOWN = 100
 # Folders that a job reads when it is given their run directory or prepared corpus.
 _PARTS = ("encoder", "checkpoints", "vocabulary")
-_EXPECTED = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    str: "a text",
-    tuple: "texts",
-}
+_EXPECTED = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 _NUMBERS = {int: (str, numbers.Integral), float: (str, numbers.Real)}  # what they are made from
-_TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
 class OptionError(ValueError):
@@ -48,7 +41,7 @@ def option(
     minimum: float | None = None,
     maximum: float | None = None,
     or_zero: bool = False,
-    words: Mapping[str, float] | None = None,
+    words: Mapping[str, float] = types.MappingProxyType({}),
     required: bool = False,
     path: Literal["", "reads", "files", "writes", "renews", "resumes"] = "",
     on_cluster: bool = False,
@@ -76,32 +69,7 @@ def option(
             not depend on it. "from now on": it changes the steps to come, and is logged.
         group: the heading in `--help`, by default its class' `class C(Options, group="encoder")`.
     """
-    metadata = {
-        "help": help,
-        "choices": choices,
-        "minimum": minimum,
-        "maximum": maximum,
-        "or_zero": or_zero,
-        "words": words or {},
-        "required": required,
-        "path": path,
-        "on_cluster": on_cluster,
-        "resume": resume,
-        "group": group,
-    }
-    return dataclasses.field(default=default, metadata=metadata)
-
-
-class Variant(Protocol):
-    """An entry of a registry that has options of its own, such as a training task."""
-
-    @property
-    def help(self) -> str:
-        """What it is, in a few words for `--help`."""
-
-    @property
-    def options(self) -> type["Options"]:
-        """The class of its options."""
+    return dataclasses.field(default=default, metadata=locals())  # these arguments
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,10 +81,11 @@ class Options:
 
     Attributes:
         variants: for a class that stands for several, such as the options of `train`: the option
-            that chooses among them, and the registry of what it chooses.
+            that chooses among them, and the registry of what it chooses, each entry with its `help`
+            and the class of its `options`.
     """
 
-    variants: ClassVar[tuple[str, Mapping[str, Variant]] | None] = None
+    variants: ClassVar[tuple[str, Mapping[str, Any]] | None] = None
 
     def __init_subclass__(cls, group: str = "") -> None:
         inherited: dict[str, dataclasses.Field] = {}
@@ -132,11 +101,13 @@ class Options:
                 setattr(cls, name, field)
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            _check(field, getattr(self, field.name))
+        # What is missing is said after what is wrong.
+        for name in sorted(self.fields(), key=lambda n: self.fields()[n].metadata["required"]):
+            object.__setattr__(self, name, self.convert(name, getattr(self, name)))
         _refuse_loss(self)
 
     @classmethod
+    @functools.cache
     def fields(cls) -> dict[str, dataclasses.Field]:
         """Name -> field, of each option."""
         return {field.name: field for field in dataclasses.fields(cls)}
@@ -145,15 +116,14 @@ class Options:
     @functools.cache
     def types(cls) -> dict[str, Any]:
         """Name -> the type of each option: bool, int, float, str, or tuple, which is of texts."""
-        hints, types = typing.get_type_hints(cls), {}
-        for name in cls.fields():
-            within = [each for each in typing.get_args(hints[name]) if each is not type(None)]
-            is_tuple = typing.get_origin(hints[name]) is tuple
-            types[name] = tuple if is_tuple else within[0] if within else hints[name]
-        return types
+        plain = {}
+        for name, hint in typing.get_type_hints(cls).items():
+            within = [each for each in typing.get_args(hint) if each is not type(None)]
+            plain[name] = tuple if typing.get_origin(hint) is tuple else (within or [hint])[0]
+        return {name: plain[name] for name in cls.fields()}
 
     @classmethod
-    def choice(cls) -> tuple[str, Mapping[str, Variant]]:
+    def choice(cls) -> tuple[str, Mapping[str, Any]]:
         """`variants` of this class itself, which do not apply to its subclasses; or ("", {})."""
         load_plugins()
         return vars(cls).get("variants") or ("", {})
@@ -168,10 +138,7 @@ class Options:
         chooser, entries = cls.choice()
         if not chooser:
             return cls
-        field = cls.fields()[chooser]
-        chosen: Any = name or field.default
-        _check(field, chosen)
-        return entries[chosen].options
+        return entries[cls.convert(chooser, name or cls.fields()[chooser].default)].options
 
     def refuse(self, name: str, why: str) -> NoReturn:
         """Raises OptionError for a setting that contradicts others; `why` completes the message."""
@@ -189,14 +156,13 @@ class Options:
 
     def replace(self, **changes: Any) -> Self:
         """A copy with some values changed; unknown names raise OptionError."""
-        _refuse_unknown(type(self), changes)
-        return dataclasses.replace(self, **changes)
+        return type(self).from_dict({**vars(self), **changes})
 
     def select(self, **rules: str) -> dict[str, Any]:
         """The values of the options of a kind, such as `select(resume="free")`."""
         return {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(self)
+            name: getattr(self, name)
+            for name, field in self.fields().items()
             if all(field.metadata[rule] == value for rule, value in rules.items())
         }
 
@@ -224,32 +190,40 @@ class Options:
             chosen: Any = cls.choose(values.get(chooser))
             known = chosen.fields()
             return chosen.from_dict({k: v for k, v in values.items() if k in known or k != chooser})
-        _refuse_unknown(cls, values)
-        return cls(**{name: cls.convert(name, value) for name, value in values.items()})
+        if unknown := sorted(values.keys() - cls.fields().keys()):
+            knows = ", ".join(sorted(cls.fields()))
+            raise OptionError(f"unknown setting {', '.join(unknown)}; {cls.__name__} knows {knows}")
+        return cls(**values)
 
     @classmethod
     def convert(cls, name: str, value: Any) -> Any:
-        """Converts one value to the type of its option; Args, Raises: see `from_dict`."""
-        rules, expected, found = cls.fields()[name].metadata, cls.types()[name], value
-        if isinstance(value, os.PathLike):
-            value = os.fspath(value)
-        if value is None or (isinstance(value, str) and value in rules["words"]):
-            return rules["words"].get(value)
-        if expected is tuple:
-            # Numbers are texts here, as the command line has them: a list of shares is of texts.
-            allowed = (str, os.PathLike) if rules["path"] else (str, os.PathLike, numbers.Real)
-            several = isinstance(value, Iterable) and not isinstance(value, str)
-            value = list(value) if several else [value]
-            if all(isinstance(entry, allowed) for entry in value):
-                return tuple(map(str, value))
-        elif isinstance(value, str) and expected is bool:
-            value = _TRUTHS.get(value.lower())
-        # NumPy's numbers are accepted. A bool is an int in Python, but not a valid number here.
-        elif isinstance(value, _NUMBERS.get(expected, ())) and not isinstance(value, bool):
-            with contextlib.suppress(ValueError):
-                return expected(value)
-        if type(value) is not expected:
-            raise OptionError(f"`{name}`={show(repr(found))}: expected {_EXPECTED[expected]}")
+        """Converts a value to the type of its option and checks it; Args, Raises: `from_dict`."""
+        rules, kind, expected = cls.fields()[name].metadata, cls.types()[name], ""
+        given, value = value, _convert(value, kind, rules)
+        if rules["required"] and value in ("", None, ()):
+            raise OptionError(f"`{name}` is required: {rules['help']}")
+        if value is None:
+            return None
+        low, high = rules["minimum"], rules["maximum"]
+        texts = value if isinstance(value, tuple) else (value,)
+        if type(value) is not kind:
+            value, expected = repr(given), _EXPECTED.get(kind, "texts or paths")
+        elif rules["choices"] and value not in rules["choices"]:
+            expected = f"one of {', '.join(map(repr, rules['choices']))}"
+        elif low is not None and not value >= low and not (rules["or_zero"] and value == 0):
+            expected = f"{'0 or ' if rules['or_zero'] else ''}at least {low}"
+        elif high is not None and not value <= high:
+            expected = f"at most {high}"
+        elif kind is float and not abs(value) <= _LARGEST_FLOAT:
+            expected = f"at most {_LARGEST_FLOAT:g}, a finite number"
+        elif kind is int and value > _LARGEST_INT:
+            expected = f"at most {_LARGEST_INT}"
+        elif kind is tuple and not all(value):
+            expected = "no empty entry"
+        elif not all(_is_plain(text) for text in texts if isinstance(text, str)):
+            expected = "text in UTF-8 without null characters"
+        if expected:
+            raise OptionError(f"`{name}`={show(value)}: expected {expected}")
         return value
 
     def write_json(self, path: pathlib.Path) -> None:
@@ -261,44 +235,29 @@ class Options:
         """Reads what `write_json` wrote; a broken file raises OptionError with its name."""
         try:
             return cls.from_dict(parse_json(path.read_text()))
-        except (ValueError, TypeError) as error:
+        except (ValueError, AttributeError) as error:
             raise OptionError(f"{path}: not a {cls.__name__}: {error}") from error
 
 
-def _refuse_unknown(cls: type, values: Mapping[str, Any]) -> None:
-    known = {field.name for field in dataclasses.fields(cls)}
-    if unknown := sorted(set(values) - known):
-        raise OptionError(
-            f"unknown setting {', '.join(unknown)}; {cls.__name__} knows {', '.join(sorted(known))}"
-        )
-
-
-def _check(field: dataclasses.Field, value: Any) -> None:
-    """Refuses a value that its option does not allow, or that no option could have."""
-    rules, expected = field.metadata, ""
-    if rules["required"] and value in ("", None, ()):
-        raise OptionError(f"`{field.name}` is required: {rules['help']}")
-    if value is None:
-        return
-
-    low, high = rules["minimum"], rules["maximum"]
-    texts = value if isinstance(value, tuple) else (value,)
-    if rules["choices"] and value not in rules["choices"]:
-        expected = f"one of {', '.join(map(repr, rules['choices']))}"
-    elif low is not None and not value >= low and not (rules["or_zero"] and value == 0):
-        expected = f"{'0 or ' if rules['or_zero'] else ''}at least {low}"
-    elif high is not None and not value <= high:
-        expected = f"at most {high}"
-    elif isinstance(value, float) and not abs(value) <= _LARGEST_FLOAT:
-        expected = f"at most {_LARGEST_FLOAT:g}, a finite number"
-    elif isinstance(value, int) and value > _LARGEST_INT:
-        expected = f"at most {_LARGEST_INT}"
-    elif isinstance(value, tuple) and not all(value):
-        expected = "no empty entry"
-    elif not all(_is_plain(text) for text in texts if isinstance(text, str)):
-        expected = "text in UTF-8 without null characters"
-    if expected:
-        raise OptionError(f"`{field.name}`={show(value)}: expected {expected}")
+def _convert(value: Any, kind: Any, rules: Mapping[str, Any]) -> Any:
+    """The value as the type of its option, if it can be; otherwise of any other type."""
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if value is None or (isinstance(value, str) and value in rules["words"]):
+        return rules["words"].get(value)
+    if kind is tuple:
+        # Numbers are texts here, as the command line has them: a list of shares is of texts.
+        allowed = (str, os.PathLike) if rules["path"] else (str, os.PathLike, numbers.Real)
+        several = isinstance(value, Iterable) and not isinstance(value, str)
+        value = list(value) if several else [value]
+        return tuple(map(str, value)) if all(isinstance(v, allowed) for v in value) else value
+    if kind is bool and isinstance(value, str):
+        return {"true": True, "1": True, "false": False, "0": False}.get(value.lower(), value)
+    # NumPy's numbers are accepted. A bool is an int in Python, but not a valid number here.
+    if isinstance(value, _NUMBERS.get(kind, ())) and not isinstance(value, bool):
+        with contextlib.suppress(ValueError):
+            return kind(value)
+    return value
 
 
 def _is_plain(text: str) -> bool:
@@ -306,15 +265,11 @@ def _is_plain(text: str) -> bool:
     return "\0" not in text and text.encode(errors="replace").decode() == text
 
 
-def show(value: Any) -> str:
+def show(value: Any, longest: int = 100) -> str:
     """Formats a value for a message: one line of limited length."""
-    if isinstance(value, tuple):
-        return show(",".join(value))
-    if isinstance(value, int) and abs(value) > _LARGEST_INT:
-        return f"{'-' if value < 0 else ''}(a number of {value.bit_length()} bits)"
-    text = str(value)[: _LONGEST_SHOWN + 1]
-    shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-    return shown if len(text) <= _LONGEST_SHOWN else f"{shown}..."
+    text = ",".join(value) if isinstance(value, tuple) else str(value)
+    shown = (char if char.isprintable() else ascii(char)[1:-1] for char in text[:longest])
+    return "".join(shown) + ("..." if len(text) > longest else "")
 
 
 def _refuse_loss(options: Options) -> None:
@@ -325,22 +280,14 @@ def _refuse_loss(options: Options) -> None:
     """
     read = options.select(path="reads") | options.select(path="files")
     for output, value in (options.select(path="writes") | options.select(path="renews")).items():
-        if not value:
-            continue
-        if os.path.basename(os.path.normpath(value)) in ("", ".", ".."):
+        if value and os.path.basename(os.path.normpath(value)) in ("", ".", ".."):
             options.refuse(output, "expected the name of a file or a folder")
-        target = os.path.abspath(value)
-        for name, sources in read.items():
-            for source in sources if isinstance(sources, tuple) else (sources,):
-                path = os.path.abspath(source)
-                if source and _lies_in(path, target):
+        target = pathlib.Path(os.path.abspath(value))
+        for name, sources in read.items() if value else ():
+            for source in filter(None, sources if isinstance(sources, tuple) else [sources]):
+                path = pathlib.Path(os.path.abspath(source))
+                if path.is_relative_to(target):
                     options.refuse(output, f"would overwrite `{name}`={show(source)}")
-                parts = [path] if os.path.basename(path) in _PARTS else []
-                parts += [os.path.join(path, part) for part in _PARTS]
-                if source and any(_lies_in(target, part) for part in parts):
+                parts = [path / part for part in _PARTS] + [path] * (path.name in _PARTS)
+                if any(map(target.is_relative_to, parts)):
                     options.refuse(output, f"lies inside what `{name}`={show(source)} reads")
-
-
-def _lies_in(path: str, folder: str) -> bool:
-    """Whether an absolute path is the folder itself or lies below it."""
-    return path == folder or path.startswith(os.path.join(folder, ""))

@@ -108,6 +108,5 @@ def as_flags(message: str) -> str:
 
 def one_line(error: BaseException) -> str:
     """An error's message as one printable line of bounded length."""
-    text = " ".join(as_flags(str(error)[: 2 * _LONGEST_MESSAGE]).splitlines())
-    shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-    return shown if len(shown) <= _LONGEST_MESSAGE else f"{shown[:_LONGEST_MESSAGE]}..."
+    text = as_flags(str(error)[: 2 * _LONGEST_MESSAGE])
+    return show(" ".join(text.splitlines()), _LONGEST_MESSAGE)

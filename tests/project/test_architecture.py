@@ -61,10 +61,10 @@ BASE = {
 # Lines of each room, and of what stands beside the package. A number may only fall: what is added
 # is paid for by what leaves. "base" are the modules at the top.
 BUDGETS = {
-    "base": 1926,
+    "base": 1873,
     "baselines": 728,
     "bert": 3033,
-    "cli": 523,
+    "cli": 522,
     "data": 4411,
     "encoder": 1275,
     "evaluation": 1652,
