@@ -23,12 +23,8 @@ _BY_CHANCE = 20  # characters
 def read_sessions(
     config: CorpusOptions, bad_lines: BadLines, dropped: collections.Counter[str]
 ) -> Iterator[Session]:
-    """Yields all sessions of the input, with turns joined but no session filtered out.
-
-    Args:
-        config: what to read.
-        bad_lines: counts unusable lines.
-        dropped: a counter; its "empty_utterances" counts utterances without text.
+    """Yields all sessions of the input, with turns joined but no session filtered out; `dropped`
+    counts utterances without text as "empty_utterances".
 
     Raises:
         InputError: a file cannot be read, or there are too many bad lines.

@@ -42,12 +42,8 @@ class GivenCandidates(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Session:
-    """A dialogue: its turns in order.
-
-    Attributes:
-        session_id: its id.
-        turns: its turns, in order.
-        given: candidates for the last turn, if the corpus gives any.
+    """A dialogue: its id, its turns in order, and candidates for the last turn, if the corpus gives
+    any.
     """
 
     session_id: str
@@ -79,14 +75,11 @@ class Session:
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """Which turns around a response form its context (paper, section 3.1).
+    """Which turns around a response form its context (paper, section 3.1): at most `turns` on each
+    side, "both" sides or only those "before" it.
 
     Training, response selection and explanations all use this definition. For example,
     `Context(2, "both").of(num_turns=7, response=1)` is `[0, 2, 3]`.
-
-    Attributes:
-        turns: maximum number of context turns on each side.
-        side: "both" for turns before and after the response, "before" for turns before it only.
     """
 
     turns: int
@@ -119,13 +112,8 @@ def make_session(session_id: str, turns: Iterable[Utterance], join: bool = True)
 
     Runs of white space become one space, in labels too, so that a session can be written as lines
     and read back. Texts with nothing to read are dropped before joining, so that they do not
-    separate two utterances of one speaker.
-
-    Args:
-        session_id: the session's id.
-        turns: the utterances.
-        join: whether to join consecutive utterances of one speaker into one turn, with the labels
-            of all of them (paper, section 5.1.1).
+    separate two utterances of one speaker. With `join`, consecutive utterances of one speaker
+    become one turn, with the labels of all of them (paper, section 5.1.1).
     """
     joined: list[Utterance] = []
     for role, text, intents, acts in turns:

@@ -6,6 +6,7 @@ dialogue depend on (seed, epoch, index); draws from other sessions depend on (se
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import tensorflow as tf
 
@@ -63,19 +64,18 @@ class DialogueSource:
         others = tf.where(differs)[:, 0]
         place = _draw_below(tf.maximum(tf.size(others), 1), seeds[0])
         chosen = others[place : place + 1]
-        tokens = strip_ends(tf.gather(session["token_ids"], chosen), self.rule.prefix_tokens)
         return {
             **drawn,
             "relevance": _draw_below(tf.constant(3), seeds[1]),
-            "other_tokens": tokens,
+            "other_tokens": strip_ends(
+                tf.gather(session["token_ids"], chosen), self.rule.prefix_tokens
+            ),
             "other_utterance": tf.gather(session["utterances"], chosen),
         }
 
-    def make_step(
-        self, samples: dict, splits: tf.Tensor, seed: int, number: tf.Tensor
-    ) -> "DialogueStep":
+    def make_step(self, *arguments: Any) -> "DialogueStep":
         """See `Source`."""
-        return DialogueStep(samples, splits, seed, number, self)
+        return DialogueStep(*arguments, self)
 
 
 def draw_dialogue(
@@ -88,23 +88,15 @@ def draw_dialogue(
 ) -> dict:
     """Draws a response from a session, and the choices of the auxiliary tasks for its dialogue.
 
-    With given candidates the response is not drawn: it is the last turn, which they belong to. All
-    other draws are uniform (Xu et al. 2020, footnote 1).
-
-    Args:
-        session: the features of a record with at least two turns.
-        seed: int64 `[2]`; it alone determines the draws.
-        context_turns: maximum number of turns before the response.
-        given: the record's candidates, see `parse_given`; None to ignore them.
-        negatives: number of given negatives to draw, or all if there are fewer; 0 for all.
-        prefix_tokens: see `PairRule`.
+    With given candidates, of which `negatives` are drawn (0: all), the response is the last turn,
+    which they belong to. All other draws are uniform (Xu et al. 2020, footnote 1); the seed, int64
+    `[2]`, alone determines them.
 
     Returns:
         session: int64 scalar, fingerprint.
         token_ids: int32 `[turns, (tokens)]` without [CLS], prefix and [SEP], the response last.
-        utterances: int64 `[turns]`, fingerprints.
+        utterances, roles: int64 `[turns]`, fingerprints of texts and of speakers' roles.
         speakers: int32 `[turns]`, 0 for the speaker of the response, 1 for all others.
-        roles: int64 `[turns]`, fingerprints of the speakers' roles.
         split: int32, number of turns of the left piece, 1 to turns - 1.
         right: bool, whether the right piece and not the left one may be replaced.
         replaced: bool, whether to replace that piece by another session's.
@@ -117,39 +109,37 @@ def draw_dialogue(
     response = _draw_below(last, seeds[0]) + 1 if given is None else last
     start = tf.maximum(response - context_turns, 0)
     turns, fate = response + 1 - start, tf.random.stateless_uniform([], seeds[2])
-    speakers = session["speakers"][start : response + 1]
-    utterances = session["utterances"][start : response + 1]
+    token_ids, utterances, speakers, roles = (
+        session[name][start : response + 1]
+        for name in ("token_ids", "utterances", "speakers", "roles")
+    )
+    # Two turns of one speaker with different texts.
+    matches = (speakers[:, None] == speakers) & (utterances[:, None] != utterances)
+    first = _draw_true(tf.reduce_any(matches, axis=1)[None, :], seeds[5])[0]
+    second = _draw_true(matches[tf.maximum(first, 0)][None, :], seeds[6])[0]
     sample = {
         "session": session["session"],
-        "token_ids": strip_ends(session["token_ids"][start : response + 1], prefix_tokens),
+        "token_ids": strip_ends(token_ids, prefix_tokens),
         "utterances": utterances,
         "speakers": tf.cast(speakers != speakers[-1], tf.int32),
-        "roles": session["roles"][start : response + 1],
+        "roles": roles,
         "split": _draw_below(turns - 1, seeds[1]) + 1,
         "right": (4.0 * fate) % 2.0 >= 1.0,
         "replaced": fate >= 0.5,
         "hidden": _draw_below(turns, seeds[3]),
         "odd": _draw_below(turns, seeds[4]),
-        "pair": _draw_pair(speakers, utterances, seeds[5:]),
+        "pair": tf.stack([first, tf.where(first < 0, -1, second)]),
     }
     if given is not None:
         places = tf.range(given["token_ids"].nrows())
         order = tf.random.experimental.stateless_shuffle(places, seeds[0])
-        drawn = order[: negatives or None]
-        sample["negatives"] = strip_ends(tf.gather(given["token_ids"], drawn), prefix_tokens)
+        drawn = tf.gather(given["token_ids"], order[: negatives or None])
+        sample["negatives"] = strip_ends(drawn, prefix_tokens)
     return sample
 
 
 def _draw_below(count: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     return tf.random.stateless_uniform([], seed, 0, count, tf.int32)
-
-
-def _draw_pair(speakers: tf.Tensor, utterances: tf.Tensor, seeds: list[tf.Tensor]) -> tf.Tensor:
-    """Draws two turns of one speaker with different texts, int32 `[2]`; -1 if there are none."""
-    matches = (speakers[:, None] == speakers) & (utterances[:, None] != utterances)
-    first = _draw_true(tf.reduce_any(matches, axis=1)[None, :], seeds[0])[0]
-    second = _draw_true(matches[tf.maximum(first, 0)][None, :], seeds[1])[0]
-    return tf.stack([first, tf.where(first < 0, -1, second)])
 
 
 def _draw_true(allowed: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
@@ -189,12 +179,7 @@ class Segments:
 
 
 class DialogueStep(Step):
-    """A step of dialogues, with their turns in one list.
-
-    Args:
-        samples: batched outputs of `DialogueSource.draw`.
-        splits, seed, number: see `Step`.
-        source: how they were drawn.
+    """A step of batched outputs of `DialogueSource.draw`, with their turns in one list.
 
     Attributes:
         starts, ends: int32 `[samples]`, the range of each dialogue's turns in the list; its last
@@ -202,9 +187,8 @@ class DialogueStep(Step):
         session: int64 `[samples]`, fingerprints of the sessions.
         turns: int32 `[turns, (tokens)]`, the turns of all dialogues without [CLS] and [SEP],
             followed by given negatives or other turns.
-        utterances: int64 `[turns]`, fingerprints of the turns.
+        utterances, roles: int64 `[turns]`, fingerprints of the turns and of their speakers' roles.
         speakers: int32 `[turns]`, 0 for the speaker of the response, 1 for all others.
-        roles: int64 `[turns]`, fingerprints of the speakers' roles.
         negatives: int32 `[samples, (negatives)]`, the given negatives in the list; None without.
         others: int32 `[samples]`, the other turns in the list, -1 for none; None without.
     """
@@ -216,17 +200,15 @@ class DialogueStep(Step):
         self.samples, self.source = samples, source
         self.starts, self.ends = ranges[:-1], ranges[1:]
         self.session = samples["session"]
-        self.turns = samples["token_ids"].values
-        self.utterances = samples["utterances"].values
-        self.speakers = samples["speakers"].values
-        self.roles = samples["roles"].values
+        self.turns, self.utterances, self.speakers, self.roles = (
+            samples[name].values for name in ("token_ids", "utterances", "speakers", "roles")
+        )
         self.negatives = self.others = None
-        ids, rule = (self.turns, tf.zeros_like(self.turns.row_splits)), source.rule
-        alone = put_in_rows(tf.zeros([0], tf.int32), ids[1])
-        longest = tf.reduce_max(self.turns.row_lengths())
-        found = place_segments(self.turns, alone, tf.cast(longest, tf.int32) + 2, 0, False)
+        alone = _put_nothing(self.turns)
+        longest = tf.cast(tf.reduce_max(self.turns.row_lengths()), tf.int32)
+        found = place_segments(self.turns, alone, longest + 2, 0, False)
         super().__init__(
-            found.fill(self.turns.values, alone.values, rule.marks),
+            found.fill(self.turns.values, alone.values, source.rule.marks),
             self.utterances,
             self.ends - 1,
             splits,
@@ -236,7 +218,7 @@ class DialogueStep(Step):
         )
         if "negatives" in samples:
             given = samples["negatives"]
-            places = ranges[-1] + tf.range(tf.cast(given.values.nrows(), tf.int32))
+            places = ranges[-1] + tf.range(given.values.nrows(tf.int32))
             self.negatives = put_in_rows(places, given.row_splits)
             self.turns = tf.concat([self.turns, given.values], axis=0)
         if "other_tokens" in samples:
@@ -245,7 +227,7 @@ class DialogueStep(Step):
             self.others = tf.where(texts.row_lengths() > 0, places, -1)
             self.turns = tf.concat([self.turns, samples["other_tokens"].values], axis=0)
             self.utterances = tf.concat([self.utterances, texts.values], axis=0)
-            # A candidate counts as the responder's, see `finish`.
+            # A candidate counts as the responder's, see `_build_sequences`.
             nobody = tf.zeros_like(texts.values, tf.int32)
             self.speakers = tf.concat([self.speakers, nobody], axis=0)
 
@@ -265,109 +247,80 @@ class DialogueStep(Step):
     def draw_place(
         self, allowed: tf.Tensor, turns: tf.Tensor, others: tf.Tensor, seed: tf.Tensor
     ) -> tf.Tensor:
-        """Draws a place of each row, of the role of the row's turn if roles matter.
+        """Draws a place of each row, of bool `[rows, places]`, that is allowed; of the role of the
+        row's turn, int32 `[rows]`, if roles matter.
 
-        Args:
-            allowed: bool `[rows, places]`.
-            turns: int32 `[rows]`, the turns to take the place of, as indices into the list.
-            others: int32 `[rows or 1, places]`, the turns that the places stand for.
-            seed: int `[2]`; it alone determines the draw.
-
-        Returns:
-            int32 `[rows]`, -1 where no place is allowed.
+        `others`, int32 `[rows or 1, places]`, are the turns that the places stand for, as indices
+        into the list. Returns int32 `[rows]`, -1 where no place is allowed.
         """
         if self.source.same_role:
             allowed = prefer(allowed, self.share_role(turns[:, None], others))
         return _draw_true(allowed, seed)
 
     def draw_strangers(self, turns: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        """Draws a turn of another session for a turn of each dialogue.
-
-        Args:
-            turns: int32 `[samples]`, indices into the list.
-            seed: int `[2]`; it alone determines the draw.
-
-        Returns:
-            int32 `[samples]`, indices into the list, -1 where there is no other session.
+        """Draws a turn of another session for a turn of each dialogue: int32 `[samples]`, indices
+        into the list, -1 where there is no other session.
         """
         strange = self.session_of_turn != self.session[:, None]
         places = tf.range(tf.size(self.roles))
         return self.draw_place(strange, turns, places[None, :], seed)
 
     def finish(self, drawn: Mapping[str, Rows | Segments]) -> dict[str, Rows]:
-        """Builds the sequences of all segments at once, and adds them to the step's texts."""
-        segments = {name: x for name, x in drawn.items() if isinstance(x, Segments)}
-        columns = _build_sequences(self, list(segments.values())) if segments else []
-        found, begin = dict[str, Rows](), tf.constant(0)
+        """Builds the sequences of all segments, and adds them to the step's texts."""
+        found = {}
         for name, rows in drawn.items():
-            if not isinstance(rows, Segments):
-                found[name] = rows
-                continue
-            end = begin + tf.cast(rows.first.nrows(), tf.int32)
-            ids, segment_ids, speaker_ids, turn_ids = (column[begin:end] for column in columns)
-            targets, tokens, begin = rows.targets, dict[str, tf.Tensor](), end
-            if rows.finish:
-                ids, further, tokens = rows.finish(ids, turn_ids)
-                targets = {**targets, **further}
-            text = self.add_apart(ids, segment_ids=segment_ids, speaker_ids=speaker_ids)
-            found[name] = Rows({"text": text}, targets, tokens)
+            if isinstance(rows, Segments):
+                ids, turn_ids, marks = _build_sequences(self, rows)
+                targets, tokens = rows.targets, dict[str, tf.Tensor]()
+                if rows.finish:
+                    ids, further, tokens = rows.finish(ids, turn_ids)
+                    targets = {**targets, **further}
+                rows = Rows({"text": self.add_apart(ids, **marks)}, targets, tokens)
+            found[name] = rows
         return found
 
 
-def _build_sequences(step: DialogueStep, tasks: list[Segments]) -> list[tf.Tensor]:
-    """The sequences of several tasks, one task after another; all int32 `[rows, tokens]`.
+def _put_nothing(like: tf.RaggedTensor) -> tf.RaggedTensor:
+    """As many rows as those of another ragged tensor, all empty: int32."""
+    return put_in_rows(tf.zeros([0], tf.int32), tf.zeros_like(like.row_splits))
+
+
+def _build_sequences(
+    step: DialogueStep, rows: Segments
+) -> tuple[tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]:
+    """The sequences of some segments; all int32 `[rows, tokens]`.
 
     Returns:
-        Of each token: its id; its segment, see `Places.segment_ids`; its speaker, 0 for the
-        responder's turns, the response and [CLS], 1 for other speakers; and the index of its turn
-        in the first segment, -1 for tokens outside those turns.
+        Of each token: its id; the index of its turn in the first segment, -1 for tokens outside
+        those turns; and segment_ids, see `Places.segment_ids`, and speaker_ids, 0 for the
+        responder's turns, the response and [CLS], 1 for other speakers.
     """
-    task = tf.concat([tf.fill([rows.first.nrows()], i) for i, rows in enumerate(tasks)], axis=0)
+    rule = rows.rule or step.source.rule
+    ended = end_turns(step.turns, rule.end_of_turn_id)
+    second = _put_nothing(rows.first) if rows.second is None else rows.second
+    turns = tf.gather(ended, rows.first)
+    others = tf.gather(ended if rows.ends else step.turns, second)
 
-    def by_row(values: list) -> tf.Tensor:
-        """Maps each row to its task's value."""
-        return tf.gather(tf.constant(values), task)
-
-    def join(parts: list) -> tf.RaggedTensor:
-        return tf.concat(parts, axis=0)
-
-    rules = [rows.rule or step.source.rule for rows in tasks]
-    first = join([rows.first for rows in tasks])
-    second = join([
-        put_in_rows(tf.zeros([0], tf.int32), tf.zeros_like(rows.first.row_splits))
-        if rows.second is None else rows.second
-        for rows in tasks
-    ])  # fmt: skip
-    speaker_turns = join([
-        (rows.first if rows.speaker_turns is None else rows.speaker_turns).values for rows in tasks
-    ])  # fmt: skip
-    # The turns with [EOT], followed by those without.
-    texts = join([end_turns(step.turns, rules[0].end_of_turn_id), step.turns])
-    ends = tf.gather(by_row([rows.ends for rows in tasks]), find_rows(second))
-    without = second.values + step.turns.nrows(tf.int32)
-    turns = tf.gather(texts, first)
-    others = tf.gather(texts, second.with_values(tf.where(ends, second.values, without)))
-
-    owner, other_owner = find_rows(turns.values), find_rows(others.values)
-    place = tf.gather(tf.ragged.range(tf.cast(first.row_lengths(), tf.int32)).values, owner)
+    owner = find_rows(turns.values)
+    place = tf.gather(tf.ragged.range(tf.cast(turns.row_lengths(), tf.int32)).values, owner)
     # An [EOT] belongs to no turn.
     last = tf.cast(tf.gather(turns.values.row_limits(), owner), tf.int32) - 1
     place = tf.where(tf.range(tf.size(owner)) < last, place, -1)
-    speakers = tf.gather(tf.gather(step.speakers, speaker_turns), owner)
-    # A candidate counts as the responder's, whoever said it.
-    second_speakers = tf.gather(step.speakers, tf.where(ends, second.values, 0))
-    second_speakers = tf.gather(tf.where(ends, second_speakers, 0), other_owner)
     found = place_segments(
         join_turns(turns),
         join_turns(others),
-        by_row([rule.first_tokens for rule in rules]),
-        by_row([rule.second_tokens for rule in rules]),
-        by_row([rows.second is not None for rows in tasks]),
+        rule.first_tokens,
+        rule.second_tokens,
+        rows.second is not None,
     )
-    told = tf.cast(by_row([rows.tells_speakers for rows in tasks]), tf.int32)
-    return [
-        found.fill(turns.flat_values, others.flat_values, rules[0].marks),
-        found.segment_ids(),
-        found.fill(speakers, second_speakers) * told[:, None],
-        found.fill(place, tf.fill(tf.shape(second_speakers), -1), (-1, -1, -1, -1)),
-    ]
+    speaker_turns = rows.first if rows.speaker_turns is None else rows.speaker_turns
+    speakers = tf.gather(tf.gather(step.speakers, speaker_turns.values), owner)
+    # A candidate counts as the responder's, whoever said it.
+    nobody = second_speakers = tf.zeros_like(others.flat_values)
+    if rows.ends:
+        second_speakers = tf.gather(step.speakers, second.values)
+        second_speakers = tf.gather(second_speakers, find_rows(others.values))
+    ids = found.fill(turns.flat_values, others.flat_values, rule.marks)
+    turn_ids = found.fill(place, nobody - 1, (-1, -1, -1, -1))
+    speaker_ids = found.fill(speakers, second_speakers) * int(rows.tells_speakers)
+    return ids, turn_ids, {"segment_ids": found.segment_ids(), "speaker_ids": speaker_ids}

@@ -33,13 +33,8 @@ def _split_seed(step: DialogueStep, place: int, parts: int = 4) -> tf.Tensor:
 
 
 def _find_shared(roles: tf.Tensor, sessions: tf.Tensor) -> tf.Tensor:
-    """Whether each role is also another session's, and not a name that says nothing elsewhere.
-
-    Args:
-        roles, sessions: int64 `[places]`, fingerprints.
-
-    Returns:
-        bool `[places]`.
+    """Whether each role is also another session's, and not a name that says nothing elsewhere; of
+    fingerprints, int64 `[places]`, bool `[places]`.
     """
     distinct, numbers = tf.unique(roles)
     first, last = (
@@ -215,7 +210,8 @@ def draw_consistency(step: DialogueStep) -> Segments:
 
 
 def draw_pairs(step: DialogueStep, kind: str, masking: MaskingRule) -> Segments:
-    """Rows of post-training: two segments of which the relation is classified, and masked tokens.
+    """Rows of post-training: two segments of which the relation is classified, one of `PAIRS`, and
+    masked tokens.
 
     The class is 0 if the second segment is from another session, and the highest class if it
     follows the first. If there is no other session or turn to draw from, the second segment is the
@@ -224,11 +220,6 @@ def draw_pairs(step: DialogueStep, kind: str, masking: MaskingRule) -> Segments:
     targets: labels int32, the class; weights, 0 if the text from another session is also in this
     dialogue or, of pieces, as `draw_next_session` says. tokens: ids int32, the masked tokens as
     they were; token_weights, all 1.
-
-    Args:
-        step: the step.
-        kind: one of `PAIRS`.
-        masking: how tokens are masked.
     """
     if kind == "pieces":
         right = tf.ones_like(step.samples["right"])

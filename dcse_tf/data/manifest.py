@@ -109,12 +109,8 @@ def write_manifest(folder: pathlib.Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: pathlib.Path, tokenizer_fingerprint: str | None = None) -> Manifest:
-    """Reads a manifest and compares it with the folder and the tokenizer.
-
-    Args:
-        folder: a folder that `prepare_data` wrote.
-        tokenizer_fingerprint: fingerprint of the tokenizer that will be used with the records; None
-            if none will be.
+    """Reads a manifest and compares it with the folder and, if given, with the fingerprint of the
+    tokenizer that will be used with the records.
 
     Raises:
         InputError: there is no manifest of this version, a shard is missing or has another size,
@@ -162,10 +158,8 @@ class Blocks(NamedTuple):
 
     Attributes:
         shard: index of the block's shard in the split.
-        offset: where the block begins in its shard, in bytes.
-        bytes: size of the block in bytes.
-        sessions: number of sessions.
-        utterances: number of utterances.
+        offset, bytes: where the block begins in its shard, and its size, in bytes.
+        sessions, utterances: number of them.
     """
 
     shard: np.ndarray
@@ -187,11 +181,7 @@ def write_blocks(path: pathlib.Path, rows: Sequence[Sequence[int]]) -> Index:
 
 
 def read_blocks(folder: pathlib.Path, split: Split) -> Blocks:
-    """Reads the index of a split.
-
-    Raises:
-        InputError: the index is missing or damaged.
-    """
+    """Reads the index of a split; raises InputError if it is missing or damaged."""
     path = folder / split.index.name
     try:
         content = path.read_bytes()

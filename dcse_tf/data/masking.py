@@ -31,16 +31,12 @@ def mask_tokens(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Draws the tokens to predict: 80% become [MASK], 10% a random token, and 10% stay as they are.
 
-    Every text with an ordinary token has at least one prediction.
-
-    Args:
-        token_ids: int32 `[texts, tokens]`, zero-padded.
-        rule: how tokens are masked.
-        seed: int `[2]`; it alone determines the draw.
+    Every text with an ordinary token has at least one prediction. The seed, int `[2]`, alone
+    determines the draw.
 
     Returns:
-        int32 `[texts, tokens]`, with the masked tokens replaced, and bool `[texts, tokens]`, True
-        = a token to predict.
+        The texts, int32 `[texts, tokens]`, with the masked tokens replaced, and bool `[texts,
+        tokens]`, True = a token to predict.
     """
     seeds = tf.random.split(seed, 3)
     special = tf.reduce_any(
@@ -97,15 +93,8 @@ class GarblingRule:
 
 
 def garble(token_ids: tf.Tensor, rule: GarblingRule, seed: tf.Tensor) -> tf.Tensor:
-    """Replaces each ordinary token, with probability `GARBLED`, by a word drawn uniformly.
-
-    Args:
-        token_ids: int32 `[texts, tokens]`, zero-padded.
-        rule: the ids to keep, and the possible replacements.
-        seed: int `[2]`; it alone determines the draw.
-
-    Returns:
-        int32 `[texts, tokens]`.
+    """Replaces each ordinary token of zero-padded texts, int32 `[texts, tokens]`, with probability
+    `GARBLED`, by a word drawn uniformly. The seed, int `[2]`, alone determines the draw.
     """
     seeds, shape = tf.random.split(seed, 2), tf.shape(token_ids)
     special = tf.constant(rule.special_ids, token_ids.dtype)

@@ -17,36 +17,33 @@ class CorpusOptions(Options):
     format: str = option("session_tsv", "Format of the input.", choices=FORMATS)
     input: tuple[str, ...] = option(
         (),
-        "Files of dialogues, comma-separated; plain or, by their suffix, .gz, .bz2, .xz or .zip "
-        "with one file inside; globs are allowed. package:NAME/FILE names a file inside an "
-        "installed Python package.",
+        "Files of dialogues, comma-separated; also .gz, .bz2, .xz, or .zip with one file inside; "
+        "globs are allowed. package:NAME/FILE names a file inside an installed Python package.",
         required=True,
         path="files",
         on_cluster=True,
     )
     columns: tuple[str, ...] = option(
         (),
-        "`format`=table and messages: NAME:COLUMN for each column or field that has another name "
-        "in the input, comma-separated, such as session_id:conversation,role:speaker,text:body. "
-        f"The names: {', '.join(FORMATS['table'].columns)}; of a list of messages: "
+        "NAME:COLUMN for each column or field that has another name in the input, such as "
+        f"session_id:ticket,text:body. The names in `format`=table: "
+        f"{', '.join(FORMATS['table'].columns)}; in messages: "
         f"{', '.join(FORMATS['messages'].columns)}.",
     )
     encoding: str = option(
         "utf-8",
-        "Encoding of the input, such as latin-1, cp1252, gb18030 or utf-16. A file that begins "
-        "with a byte-order mark has the encoding of the mark.",
+        "Encoding of the input, such as latin-1, gb18030 or utf-16. A file that begins with a "
+        "byte-order mark has the encoding of the mark.",
     )
     strip_html: bool = option(
         False, "Remove HTML from texts: tags, scripts and comments; &amp; becomes &."
     )
     alternate_roles: bool = option(
-        False,
-        "Give the turns of each session to two speakers, a and b, in turn, for dialogues without "
-        "roles.",
+        False, "Give the turns of each session, which have no roles, to speakers a and b in turn."
     )
     min_turns: int = option(
         2,
-        "Sessions with fewer turns (after joining) are left out. The paper: 4 for JDDC and ECD.",
+        "Leave out sessions with fewer turns (after joining). The paper: 4 for JDDC and ECD.",
         minimum=2,
     )
     join_consecutive: bool = option(
@@ -128,41 +125,34 @@ class PrepareOptions(SplitOptions):
     )
     vocab: str = option(
         "",
-        "Checkpoint whose vocabulary and casing are used: a folder, a hub name, "
-        "package:NAME or a run directory. Give this or `vocab_size`.",
+        "Checkpoint whose vocabulary and casing are used: a folder, a hub name, package:NAME or a "
+        "run directory. Give this or `vocab_size`.",
         path="reads",
     )
     prefix: str = option(
         "",
-        'Text put before every utterance, such as "query: " for E5. An encoder that is '
-        "trained on this corpus puts it before every text. Default: the default prompt of "
-        "`vocab`.",
+        'Text before every utterance, such as "query: " for E5, in training and use. Default: the '
+        "default prompt of `vocab`.",
     )
     vocab_size: int = option(
-        0,
-        "Train a WordPiece vocabulary of at most this many entries on the train split, "
-        "instead of using `vocab`. 0: do not.",
-        minimum=0,
+        0, "Train a WordPiece vocabulary of at most this many entries. 0: do not.", minimum=0
     )
     lowercase: bool = option(
         True, "With `vocab_size`: lower-case the text and strip accents (BERT 'uncased')."
     )
     max_sequence_length: int = option(
         50,
-        "Longest utterance, in tokens including [CLS] and [SEP]; longer ones are cut at the "
-        "end. The paper: 100 for JDDC, 50 for MDC and ECD.",
+        "Longest utterance, in tokens including [CLS] and [SEP]; longer ones are cut at the end. "
+        "The paper: 100 for JDDC, 50 for MDC and ECD.",
         minimum=3,
     )
-    shards: int = option(
-        8, "Number of TFRecord files of the train split.", minimum=1, maximum=10_000
-    )
+    shards: int = option(8, "Number of files of the train split.", minimum=1, maximum=10_000)
     overwrite: bool = option(False, "Replace `output_dir` if it exists.")
     spark_master: str = option(
         "",
-        "Run on a Spark cluster, such as spark://HOST:7077, yarn, k8s://... or local[4], with "
-        "one task for each file of `input`. All of its workers must be able to reach the "
-        "input files and `output_dir`. The records are the same as those this machine would "
-        "write.",
+        "Run on a Spark cluster, such as spark://HOST:7077, yarn, k8s://... or local[4], with a "
+        "task for each file of `input`. All workers must reach the input and `output_dir`. The "
+        "records are those that this machine would write.",
     )
 
     def __post_init__(self) -> None:

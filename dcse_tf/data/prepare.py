@@ -77,7 +77,7 @@ def prepare(
     Args:
         config: the options of the job.
         vocabulary_folder: folder of the checkpoint's vocabulary; None to train a vocabulary.
-        tokenise: makes the records; by default processes on this machine.
+        tokenise: makes the records; by default this process.
 
     Raises:
         InputError: an input cannot be read, has too many bad lines, or leaves no training session;
@@ -175,11 +175,8 @@ def _tokenise_here(
 def split_into_chunks(
     sessions: Iterable[RawSession], find_split: Callable[[RawSession], str]
 ) -> Iterator[Chunk]:
-    """Divides sessions into chunks, whose boundaries depend only on the sessions themselves.
-
-    Args:
-        sessions: the sessions.
-        find_split: gives the split of each; it is called once for each session, in order.
+    """Divides sessions, with the split of each, into chunks, whose boundaries depend only on the
+    sessions themselves.
     """
     chunk: Chunk = []
     texts = characters = 0
@@ -197,9 +194,8 @@ def split_into_chunks(
 
 
 class ChunkSerializer:
-    """Joins, filters, tokenises and serialises the sessions of a chunk.
-
-    The result for a session does not depend on other sessions.
+    """Joins, filters, tokenises and serialises the sessions of a chunk, each independently of the
+    others.
     """
 
     def __init__(self, vocabulary: Vocabulary, config: PrepareOptions):

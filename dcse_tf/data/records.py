@@ -16,7 +16,6 @@ from dcse_tf.errors import InputError, OutputError, first_line
 
 BLOCK_SESSIONS = 256
 _FRAME = 16  # bytes of a TFRecord besides its content: its length and two checksums
-_SESSION_ID = "session_id"
 _FEATURES = {
     "session": tf.io.FixedLenFeature([], tf.int64),
     "token_ids": tf.io.RaggedFeature(tf.int64),
@@ -59,16 +58,12 @@ def _fingerprint(contents: Sequence[bytes]) -> list[int]:
 def serialize_session(session: Session, tokens: Tokens, negatives: Tokens | None = None) -> bytes:
     """Serialises a session as a tf.train.Example, with the same bytes in every process.
 
-    Besides the token ids, the record holds 64-bit fingerprints. `session` is that of the id of the
-    session's dialogue; `utterances` are those of each turn's token ids. The encoder cannot tell
-    turns with equal token ids apart, so turns with equal fingerprints are encoded only once, and
-    are no negatives of each other. `roles` are those of the names of the session's roles, in the
-    order in which they first speak, and `speakers` the index of each turn's role among them.
-
-    Args:
-        session: the session.
-        tokens: those of its turns.
-        negatives: those of the candidates for its last turn, if the corpus gives any.
+    Besides the token ids of the turns, and of candidates for the last one, the record holds 64-bit
+    fingerprints. `session` is that of the id of the session's dialogue; `utterances` are those of
+    each turn's token ids. The encoder cannot tell turns with equal token ids apart, so turns with
+    equal fingerprints are encoded only once, and are no negatives of each other. `roles` are those
+    of the names of the session's roles, in the order in which they first speak, and `speakers` the
+    index of each turn's role among them.
     """
     roles = [turn.role for turn in session.turns]
     numbers = {role: number for number, role in enumerate(dict.fromkeys(roles))}
@@ -87,7 +82,7 @@ def serialize_session(session: Session, tokens: Tokens, negatives: Tokens | None
     example = tf.train.Example()
     features = example.features.feature
     # Extending the lists in place is twice as fast as passing arrays and messages to protobuf.
-    features[_SESSION_ID].bytes_list.value.append(session.session_id.encode())
+    features["session_id"].bytes_list.value.append(session.session_id.encode())
     for name, numbers_of_it in values.items():
         features[name].int64_list.value.extend(numbers_of_it)
     # By default the order of a map's entries differs between processes.
@@ -95,13 +90,10 @@ def serialize_session(session: Session, tokens: Tokens, negatives: Tokens | None
 
 
 def parse_session(record: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Parses the features of a session's record.
-
-    Args:
-        record: scalar string, as `serialize_session` returns it.
+    """Parses the features of a session's record, a scalar string.
 
     Returns:
-        session: int64 scalar, fingerprint of the id of the session, or of its dialogue.
+        session: int64 scalar, fingerprint of the id of the session's dialogue.
         token_ids: int32 `[turns, (tokens)]`, ragged, with [CLS] and [SEP].
         utterances: int64 `[turns]`, fingerprints of the turns' token ids.
         speakers: int32 `[turns]`, the speaker of each turn, numbered from 0.
@@ -122,10 +114,7 @@ def parse_session(record: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 def parse_given(record: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Parses the candidates that a record gives for its last turn.
-
-    Args:
-        record: scalar string, as `serialize_session` returns it.
+    """Parses the candidates that a record, a scalar string, gives for its last turn.
 
     Returns:
         token_ids: int32 `[negatives, (tokens)]`, ragged; without rows if the record gives none.
@@ -149,20 +138,6 @@ def parse_utterances(records: tf.Tensor) -> tf.RaggedTensor:
     return tf.RaggedTensor.from_row_lengths(
         tf.cast(parsed["token_ids"].values, tf.int32), lengths.values
     )
-
-
-def parse_session_ids(records: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Parses the sessions' ids and numbers of turns. Training itself needs no ids.
-
-    Args:
-        records: strings `[sessions]`.
-
-    Returns:
-        The ids, strings `[sessions]`; and the numbers of turns, int64 `[sessions]`.
-    """
-    feature = {_SESSION_ID: tf.io.FixedLenFeature([], tf.string), "lengths": _FEATURES["lengths"]}
-    parsed = tf.io.parse_example(records, feature)
-    return parsed[_SESSION_ID], tf.cast(parsed["lengths"].row_lengths(), tf.int64)
 
 
 class SessionRecord(NamedTuple):

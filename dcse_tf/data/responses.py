@@ -56,32 +56,31 @@ class ResponseSource:
             turn_mask: bool `[slots]`, True = real turn; not in "dense".
         """
         session = parse_session(element)
-        count = tf.shape(session["utterances"])[0]
+        count, drawn = tf.shape(session["utterances"])[0], {"session": session["session"]}
         if self.form == "dense":
             length = tf.minimum(count, self.session_turns)
             begin = tf.random.stateless_uniform([], seed, 0, count - length + 1, tf.int32)
-            turns, drawn = tf.range(begin, begin + length), {}
-        else:
+            turns = tf.range(begin, begin + length)
+        else:  # `Context.of`, as tensors of fixed shape
             first = self.context.first_response
             response = tf.random.stateless_uniform([], seed, first, count, tf.int32)
-            turns, turn_mask = choose_turns(count, response, self.context)
-            drawn = {"turn_mask": turn_mask}
-        return {
-            "session": session["session"],
-            "token_ids": tf.gather(session["token_ids"], turns),
-            "utterances": tf.gather(session["utterances"], turns),
-            **drawn,
+            places = response + tf.constant(self.context.offsets)
+            drawn["turn_mask"] = (places >= 0) & (places < count)
+            places = tf.where(drawn["turn_mask"], places, response)
+            turns = tf.concat([places, response[None]], axis=0)
+        return drawn | {
+            name: tf.gather(session[name], turns) for name in ("token_ids", "utterances")
         }
 
     def make_step(
         self, samples: dict, splits: tf.Tensor, seed: int, number: tf.Tensor
     ) -> ResponseStep:
         """See `Source`. In "dense", every turn that has a context is a response."""
-        width = self.longest if self.form == "plain" else None
+        distinct = self.form != "plain"
+        width, session = None if distinct else self.longest, samples["session"]
         token_ids = samples["token_ids"].merge_dims(0, 1).to_tensor(shape=[None, width])
-        fingerprints = tf.reshape(_flatten(samples["utterances"]), [-1])
-        session = samples["session"]
         if self.form == "dense":
+            fingerprints = samples["utterances"].values
             owner = find_rows(samples["utterances"])
             places = tf.range(tf.size(owner))
             around = places[:, None] + tf.constant(self.context.offsets)[None, :]
@@ -92,20 +91,16 @@ class ResponseSource:
             context = tf.where(turn_mask, tf.gather(inside, responses), responses[:, None])
             session, splits = tf.gather(session, owner), tf.searchsorted(owner, splits)
         else:
+            fingerprints = tf.reshape(samples["utterances"], [-1])
             turn_mask, slots = samples["turn_mask"], self.context.slots
             # The response is the last of the slots + 1 turns of a sample.
             responses = tf.range(tf.shape(turn_mask)[0]) * (slots + 1) + slots
             context = responses[:, None] - slots + tf.range(slots)[None, :]
-        distinct = self.form != "plain"
         step = ResponseStep(
             token_ids, fingerprints, responses, splits, seed, number, distinct=distinct
         )
         step.context, step.turn_mask, step.session = context, turn_mask, session
         return step
-
-
-def _flatten(values: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
-    return values.flat_values if isinstance(values, tf.RaggedTensor) else values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,27 +118,6 @@ class UtteranceSource:
         token_ids = samples["token_ids"].to_tensor()
         every = tf.range(tf.shape(token_ids)[0])
         return Step(token_ids, fingerprint_rows(token_ids), every, splits, seed, number)
-
-
-def choose_turns(
-    num_turns: tf.Tensor, response: tf.Tensor, context: Context
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Chooses the turns of a sample: `Context.of` as tensors of fixed shape.
-
-    Args:
-        num_turns: int scalar, number of turns of the session.
-        response: int scalar, index of the response.
-        context: which turns around the response form its context.
-
-    Returns:
-        turns: int32 `[slots + 1]`, indices of the context turns in order, then of the response. An
-            empty slot has the response's index.
-        turn_mask: bool `[slots]`, True = real turn.
-    """
-    places = response + tf.constant(context.offsets, response.dtype)
-    turn_mask = (places >= 0) & (places < num_turns)
-    turns = tf.concat([tf.where(turn_mask, places, response), response[None]], axis=0)
-    return turns, turn_mask
 
 
 def prefer(allowed: tf.Tensor, better: tf.Tensor) -> tf.Tensor:
@@ -167,11 +141,10 @@ def sample_negatives(
     uniform, without replacement.
 
     Args:
-        session: int64 `[batch]`, fingerprints of the sessions.
-        response: int64 `[batch]`, fingerprints of the responses' texts.
-        negatives: number of negatives to draw per row; 0 for all, in `batch` columns.
-        seed: int `[2]`; it alone determines the draw.
-        role: int64 `[batch]`, fingerprints of the responses' roles, to draw only responses of the
+        session, response: int64 `[batch]`, fingerprints of the sessions and of the responses'
+        texts. negatives: number of negatives to draw per row; 0 for all, in `batch` columns. seed:
+        int `[2]`; it alone determines the draw. role: int64 `[batch]`, fingerprints of the
+        responses' roles, to draw only responses of the
             row's own role where there is any; None to draw those of all roles.
 
     Returns:
@@ -207,7 +180,12 @@ def sample_negatives(
     return rows, tf.concat([tf.ones_like(own, tf.bool), drawn_mask], axis=1)
 
 
-def draw_candidates(step: ResponseStep, negatives: int) -> Rows:
+def draw_candidates(
+    step: ResponseStep,
+    negatives: int,
+    numbers: tf.Tensor | None = None,
+    context: tf.Tensor | None = None,
+) -> Rows:
     """Rows of responses in their contexts, each with negatives from other sessions.
 
     Negatives are drawn from the responses of the global batch.
@@ -215,14 +193,24 @@ def draw_candidates(step: ResponseStep, negatives: int) -> Rows:
     Args:
         step: the step.
         negatives: number of negatives per row; 0 for all.
+        numbers: int32 `[turns, ...]`, the texts of the step's turns; None to add them.
+        context: int32 `[samples, 1]`, texts that are the contexts instead of the turns around.
 
     Returns:
         Rows with texts context, int32 `[samples, slots]`, and candidates, int32 `[samples, 1 +
         negatives]`, of which column 0 is the response; and targets turn_mask, candidate_mask, bool
         of the same shapes, and weights, 0 for a row without a negative.
     """
-    numbers = step.add(step.token_ids, step.fingerprints)
-    return _contrast(step, numbers, tf.gather(numbers, step.context), step.turn_mask, negatives)
+    if numbers is None:
+        numbers = step.add(step.token_ids, step.fingerprints)
+    turn_mask = step.turn_mask if context is None else tf.ones_like(context, tf.bool)
+    said = tf.gather(step.fingerprints, step.responses)
+    chosen, mask = sample_negatives(step.session, said, negatives, step.seed(ROWS))
+    texts = {
+        "context": tf.gather(numbers, step.context) if context is None else context,
+        "candidates": tf.gather(tf.gather(numbers, step.responses), chosen),
+    }
+    return Rows(texts, _mask_targets(turn_mask, mask), splits=step.splits)
 
 
 def draw_joined_contexts(
@@ -230,17 +218,10 @@ def draw_joined_contexts(
 ) -> Rows:
     """`draw_candidates` with each context joined to one sequence: [CLS] a [SEP] b [SEP] and so on.
 
-    Turns keep their order, and empty slots are skipped. If a sequence is too long, the tokens
-    farthest from the response are cut; of two equally far ones, the one after the response is cut
-    first. [CLS] and the last [SEP] are kept.
-
-    Args:
-        step, negatives: see `draw_candidates`.
-        turns_before: number of slots before the response.
-        max_tokens: maximum length of a sequence in tokens, at least 2.
-
-    Returns:
-        Rows as `draw_candidates` returns them, with one context slot, which is never empty.
+    Turns keep their order, and empty slots are skipped; `turns_before` slots are before the
+    response. Of a sequence of more than `max_tokens`, the tokens farthest from the response are
+    cut; of two equally far ones, the one after the response is cut first. [CLS] and the last [SEP]
+    are kept. The one context slot is never empty.
     """
     # The turns without their [CLS]. The sequence begins with the [CLS] of its response.
     words = tf.gather(step.token_ids[:, 1:], step.context)
@@ -253,7 +234,7 @@ def draw_joined_contexts(
     # Records have no fingerprints of such sequences, so all are computed from the tokens.
     numbers = step.add(join_tables(step.token_ids, sequences))
     context = numbers[tf.shape(step.token_ids)[0] :][:, None]
-    return _contrast(step, numbers, context, tf.ones_like(context, tf.bool), negatives)
+    return draw_candidates(step, negatives, numbers, context)
 
 
 def draw_views(step: Step) -> Rows:
@@ -262,9 +243,6 @@ def draw_views(step: Step) -> Rows:
     An utterance is in the table twice, and dropout makes the two embeddings differ. The context of
     a row is its utterance; its candidates are the second entries of that utterance and of all
     others. A row that repeats the text of an earlier row has no candidates, and is no negative.
-
-    Returns:
-        Rows as `draw_candidates` returns them, with one context slot.
     """
     first = step.add(step.token_ids, step.fingerprints)
     second = step.add(step.token_ids, tf.bitwise.invert(step.fingerprints))
@@ -276,16 +254,6 @@ def draw_views(step: Step) -> Rows:
     is_first = tf.argmax(same, axis=1, output_type=tf.int32) == tf.range(count)
     texts = {"context": first[:, None], "candidates": tf.gather(second, chosen)}
     return Rows(texts, _mask_targets(tf.ones([count, 1], tf.bool), mask & is_first[:, None]))
-
-
-def _contrast(
-    step: ResponseStep, numbers: tf.Tensor, context: tf.Tensor, turn_mask: tf.Tensor, negatives: int
-) -> Rows:
-    said = tf.gather(step.fingerprints, step.responses)
-    chosen, mask = sample_negatives(step.session, said, negatives, step.seed(ROWS))
-    candidates = tf.gather(tf.gather(numbers, step.responses), chosen)
-    texts = {"context": context, "candidates": candidates}
-    return Rows(texts, _mask_targets(turn_mask, mask), splits=step.splits)
 
 
 def _mask_targets(turn_mask: tf.Tensor, mask: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -301,15 +269,11 @@ def _join_slots(values: tf.Tensor) -> tf.Tensor:
 
 
 def _keep_nearest(is_real: tf.Tensor, turns_before: int, budget: int) -> tf.Tensor:
-    """Chooses the tokens nearest to the response, always including the last token of the row.
+    """Chooses the `budget` tokens nearest to the response, always including the last token of the
+    row.
 
-    Args:
-        is_real: bool `[rows, slots, tokens]`, True = real token.
-        turns_before: number of slots before the response.
-        budget: maximum number of tokens per row.
-
-    Returns:
-        bool `[rows, slots x tokens]`, True = the token is kept.
+    `is_real`, bool `[rows, slots, tokens]`, has `turns_before` slots before the response; returns
+    bool `[rows, slots x tokens]`, True = the token is kept.
     """
     real = _join_slots(is_real)
     before = tf.cast(_join_slots(is_real[:, :turns_before]), tf.int32)

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from dcse_tf.bert.layout import Layout
 from dcse_tf.data.manifest import Blocks, Corpus, Split, read_blocks
-from dcse_tf.data.records import parse_session_ids, parse_utterances, shard_paths
+from dcse_tf.data.records import parse_utterances, shard_paths
 from dcse_tf.data.table import Step, fold_seed, make_batches
 
 _READ_BLOCKS = 8
@@ -37,13 +37,10 @@ class Windows(NamedTuple):
 
 
 def draw_windows(sizes: tf.Tensor, window: int, seed: tf.Tensor) -> Windows:
-    """Shuffles the blocks of a split and divides them into windows.
+    """Shuffles the blocks of a split, of `sizes` elements each, int64 `[blocks]`, into windows.
 
-    Args:
-        sizes: int64 `[blocks]`, number of elements of each block, all positive.
-        window: number of elements of a window. A block belongs to the window that contains its
-            first element, so a window may exceed this by part of its last block.
-        seed: int64 `[2]`; it alone determines the order.
+    A block belongs to the window of `window` elements that contains its first element, so a window
+    may exceed this by part of its last block. The seed, int64 `[2]`, alone determines the order.
     """
     order = tf.random.experimental.stateless_shuffle(tf.range(tf.size(sizes, tf.int64)), seed)
     sizes = tf.gather(sizes, order)
@@ -61,17 +58,11 @@ def read_windows(
     seed: tf.Tensor,
     done: tf.Tensor,
 ) -> tf.data.Dataset:
-    """Yields the elements of all windows, shuffled within each window.
+    """Yields the elements of all windows of an epoch, shuffled within each window.
 
-    The first `done` elements are skipped; windows that lie entirely among them are not read.
-
-    Args:
-        windows: the windows of the epoch.
-        blocks: the blocks of the split, as int64 tensors.
-        paths: strings `[shards]`, the files of the split.
-        elements: converts the records of a window, strings `[sessions]`, to elements.
-        seed: int64 `[2]`, the epoch's seed.
-        done: int64 scalar, number of elements to skip at the beginning of the epoch.
+    The first `done` elements, int64 scalar, are skipped; windows that lie entirely among them are
+    not read. `elements` converts the records of a window, strings `[sessions]`, to elements;
+    `seed`, int64 `[2]`, is the epoch's.
     """
 
     def read(number: tf.Tensor) -> tf.data.Dataset:
@@ -165,21 +156,12 @@ class Stream:
 def repeat_epochs(
     folder: pathlib.Path, split: Split, samples: str, elements: Elements, stream: Stream
 ) -> tf.data.Dataset:
-    """An endless dataset of shuffled epochs, each of whole batches.
+    """An endless dataset of shuffled epochs, each of whole batches: (step, epoch, index in the
+    epoch, element), where `elements` converts the records of a window, strings `[sessions]`.
 
     Each epoch drops the elements left over after its last whole batch, unless the stream has an
     end; the shuffle makes them different ones every time. Whatever the first step, a whole window
     is read before the first element is available.
-
-    Args:
-        folder: the prepared corpus.
-        split: which of its splits to read.
-        samples: what the elements are, "sessions" or "utterances".
-        elements: converts the records of a window, strings `[sessions]`, to elements.
-        stream: batch size, seed, first step and window.
-
-    Returns:
-        A dataset of (step, epoch, index in the epoch, element).
 
     Raises:
         InputError: the split's index cannot be read.
@@ -213,25 +195,6 @@ def repeat_epochs(
     return epochs.take(stream.most) if stream.most else epochs
 
 
-def list_sessions(corpus: Corpus, samples: str, stream: Stream) -> list[str]:
-    """Lists, in order, the ids of the sessions that the stream's first step is sampled from.
-
-    Args:
-        corpus: the corpus; its train split is read.
-        samples: what the batches consist of, "sessions" or "utterances".
-        stream: how the corpus is read.
-    """
-
-    def elements(records: tf.Tensor) -> tf.Tensor:
-        ids, turns = parse_session_ids(records)
-        return ids if samples == "sessions" else tf.repeat(ids, turns)
-
-    split = corpus.manifest.splits["train"]
-    epochs = repeat_epochs(corpus.folder, split, samples, elements, stream)
-    ids = [session.numpy() for *_, session in epochs.take(stream.batch_size)]
-    return [session.decode("utf-8", "replace") for session in ids]
-
-
 @tf.autograph.experimental.do_not_convert  # faster to trace; there is nothing to convert
 def make_dataset(
     corpus: Corpus,
@@ -240,14 +203,8 @@ def make_dataset(
     stream: Stream,
     split: str = "train",
 ) -> tf.data.Dataset:
-    """The batches of successive steps, see `make_batches`; `replicas` of them per step.
-
-    Args:
-        corpus: the prepared corpus.
-        source: what the batches are made of.
-        draw_rows: draws the rows of a step, by a name for each.
-        stream: how the corpus is read.
-        split: which of its splits to read.
+    """The batches of successive steps, see `make_batches`, with `replicas` of them per step;
+    `draw_rows` draws the rows of a step, by a name for each.
     """
 
     def draw(step: tf.Tensor, epoch: tf.Tensor, index: tf.Tensor, element: tf.Tensor) -> tuple:

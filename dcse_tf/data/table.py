@@ -85,16 +85,13 @@ class Step:
     def add(
         self, token_ids: tf.Tensor, fingerprints: tf.Tensor | None = None, **marks: tf.Tensor
     ) -> tf.Tensor:
-        """Adds texts for rows to read.
+        """Adds texts for rows to read, and returns their numbers, int32 `[texts]`.
 
         Args:
             token_ids: int32 `[texts, tokens]`, zero-padded.
             fingerprints: int64 `[texts]`, equal for texts that share an entry of the table; by
                 default those of equal token ids.
             marks: int32 tables of that shape, see `lay_out`; by default 0.
-
-        Returns:
-            int32 `[texts]`, their numbers.
         """
         texts = {"token_ids": token_ids}
         for name in self.marks:
@@ -131,15 +128,10 @@ def fold_seed(*parts: tf.Tensor | int) -> tf.Tensor:
 
 
 def make_batches(step: Step, drawn: Mapping[str, Any], layout: Layout) -> list[Tensors]:
-    """Makes the batches of a step, one for each replica.
+    """Makes the batches of a step, one for each replica, of the rows that were drawn, by name.
 
     All draws are made before, and weights are added up over all replicas: the loss does not depend
     on the number of devices.
-
-    Args:
-        step: the step, to which the texts of all rows were added.
-        drawn: the rows, by a name for each; before `Step.finish`.
-        layout: the layout of the tables.
 
     Returns:
         For every replica a dict of

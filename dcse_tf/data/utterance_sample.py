@@ -13,21 +13,12 @@ from dcse_tf.progress import Progress
 def sample_utterances(
     folder: pathlib.Path, manifest: Manifest, count: int, seed: int, sessions_at_a_time: int = 256
 ) -> tf.RaggedTensor:
-    """Draws distinct utterances of the train split.
+    """Draws at most `count` distinct utterances of the train split, 0 for all: int32 `[utterances,
+    (tokens)]`, with [CLS] and [SEP].
 
     Every distinct utterance has a key, computed from its token ids and the seed. The utterances
     with the smallest keys are drawn, in order of their keys. So the first n utterances of a larger
     sample are the sample of size n.
-
-    Args:
-        folder: a folder that `prepare_data` wrote.
-        manifest: the manifest of that folder.
-        count: maximum number of utterances; 0 for all.
-        seed: determines the sample.
-        sessions_at_a_time: number of sessions to read at a time.
-
-    Returns:
-        int32 `[utterances, (tokens)]`, with [CLS] and [SEP].
     """
     split = manifest.splits["train"]
     records = tf.data.TFRecordDataset(shard_paths(folder, split)).map(

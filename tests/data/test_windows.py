@@ -12,8 +12,8 @@ from lettered_corpus import prepare_sessions
 
 from dcse_tf.data import records
 from dcse_tf.data.manifest import Corpus, read_blocks
-from dcse_tf.data.records import parse_session, parse_session_ids, parse_utterances
-from dcse_tf.data.stream import Stream, draw_windows, list_sessions, repeat_epochs
+from dcse_tf.data.records import parse_session, parse_utterances
+from dcse_tf.data.stream import Stream, draw_windows, repeat_epochs
 
 pytestmark = pytest.mark.slow
 
@@ -36,8 +36,14 @@ def corpus(tmp_path_factory):
 def read(corpus, samples, first_step, count, seed=1, window=0):
     """(step, epoch, index, element) of the first elements."""
 
+    features = {
+        "session_id": tf.io.FixedLenFeature([], tf.string),
+        "lengths": tf.io.RaggedFeature(tf.int64),
+    }
+
     def elements(records):
-        ids, turns = parse_session_ids(records)
+        parsed = tf.io.parse_example(records, features)
+        ids, turns = parsed["session_id"], parsed["lengths"].row_lengths()
         return ids if samples == "sessions" else tf.repeat(ids, turns)
 
     stream = Stream(BATCH[samples], seed, first_step, window=window or WINDOW[samples])
@@ -135,14 +141,6 @@ def test_what_lies_before_the_first_step_is_not_read(corpus, tmp_path):
     assert read(Corpus(copy, corpus.manifest), "sessions", late, 7) == expected
     with pytest.raises(tf.errors.DataLossError):
         read(Corpus(copy, corpus.manifest), "sessions", 0, 7)
-
-
-def test_the_sessions_of_a_step_are_those_of_its_elements(corpus):
-    for samples in ("sessions", "utterances"):
-        whole = read(corpus, samples, 5, BATCH[samples])
-        names = [element.decode() for *_, element in whole]
-        stream = Stream(BATCH[samples], seed=1, first_step=5, window=WINDOW[samples])
-        assert list_sessions(corpus, samples, stream) == names
 
 
 def test_the_utterances_of_records_are_their_turns_in_order(corpus):

@@ -86,13 +86,9 @@ def register_format(name: str, reader: Reader, *, help: str, **more: Any) -> Non
 def read_groups(
     path: pathlib.Path, format: str, bad_lines: BadLines, several_positives: bool = False
 ) -> Iterator[candidates.CandidateGroup]:
-    """Yields the groups of a file of candidates, each with a true response and a negative.
-
-    Args:
-        path: the file.
-        format: a name in `CANDIDATE_FORMATS`.
-        bad_lines: counts unusable lines and groups.
-        several_positives: whether a group may have several true responses.
+    """Yields the groups of a file of candidates, each with a true response, or several if that is
+    allowed, and a negative. The others count as bad lines; `format` is a name in
+    `CANDIDATE_FORMATS`.
     """
     read = CANDIDATE_FORMATS[format].read_candidates
     assert read

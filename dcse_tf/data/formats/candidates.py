@@ -231,10 +231,8 @@ read_ecd_groups = functools.partial(_read_line_groups, _parse_ecd)
 
 
 def read_ecd(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
-    """Yields the dialogues that the lines of the E-commerce corpus are windows of.
-
-    Negatives are dropped, and windows of one dialogue are merged (`merge_windows`). Sessions are
-    named by file and line.
+    """Yields the dialogues that the lines of the E-commerce corpus are windows of
+    (`merge_windows`), named by file and line, without negatives.
     """
     return _read_windows(path, bad_lines, _parse_ecd)
 

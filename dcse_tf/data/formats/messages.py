@@ -49,15 +49,8 @@ def read_messages(
 
     A message without a text, such as a call of a tool, has an empty one; of a list of parts, the
     texts are joined. Messages of systems, developers and tools are left out where two others speak.
-    Turns without roles have "".
-
-    Args:
-        path: the file.
-        bad_lines: counts unusable dialogues, numbered from 1 if they are not lines.
-        columns: a mapping from KEYS to the names in the file, where these are not known.
-
-    Raises:
-        InputError: the file cannot be read, or there are too many bad lines.
+    Turns without roles have "". `columns` maps KEYS to the names in the file, where these are not
+    known.
     """
 
     def parse(number: int, value: Any) -> tuple[str, list[Utterance]]:
@@ -93,15 +86,12 @@ def read_jsonl(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
 
 
 def parse_dialogue(value: Any, columns: Mapping[str, str] = _OWN) -> tuple[str, list[Utterance]]:
-    """Converts a JSON value to a session.
+    """Converts a JSON value to a session, or raises ValueError, which says why it is none.
 
     Args:
         value: an object with a list of messages; or a list alone, whose session has the id "".
         columns: a mapping from KEYS to the names in the value; other names are looked for. By
             default, all names of the project's own form, which `Session.to_dict` writes.
-
-    Raises:
-        ValueError: the value is not a session; the message says why.
     """
 
     def find_key(name: str, found: Any) -> str:

@@ -58,11 +58,7 @@ def read_json_lines(
 
 
 def read_json_value(path: pathlib.Path, bad_lines: BadLines, kind: type[T]) -> T:
-    """Reads a file that is one JSON object (kind dict) or array (kind list).
-
-    Raises:
-        InputError: the file is something else, or cannot be read.
-    """
+    """Reads a file that is one JSON object (kind dict) or array (list), or raises InputError."""
     try:
         with open_text(path, bad_lines.encoding) as file:
             text = file.read()
@@ -77,10 +73,8 @@ def read_json_value(path: pathlib.Path, bad_lines: BadLines, kind: type[T]) -> T
 
 
 def get_field(value: Any, name: str, kind: type[T], *default: T) -> T:
-    """A field of a JSON object, of the kind str or list; the default if there is none.
-
-    Raises:
-        ValueError: the value is no object, or its field is missing or of another kind.
+    """A field of a JSON object, of the kind str or list, or the default if there is none;
+    ValueError if the value is no object, or its field is missing or of another kind.
     """
     if not isinstance(value, dict):
         raise ValueError(f'expected an object with "{name}", found {value!r:.40}')
@@ -98,13 +92,9 @@ def group_rows(
 ) -> Sessions:
     """Yields each session when its last row is read, so that memory holds only one.
 
-    A row of a session that has already ended is bad: two pieces of one session must not become
-    two sessions, which could then be negatives of each other.
-
-    Args:
-        rows: (line number, session id, utterance); the rows of a session together and in order.
-        path: the file, for messages.
-        bad_lines: counts unusable rows.
+    The rows, (line number, session id, utterance), are in order. A row of a session that has
+    already ended is bad: two pieces of one session must not become two sessions, which could then
+    be negatives of each other.
     """
     current: str | None = None
     turns: list[Utterance] = []
@@ -129,12 +119,9 @@ def read_table(
 ) -> Iterator[tuple[int, list[str]]]:
     """Yields (line where the row ends, its fields) for each row that is not empty.
 
-    Args:
-        path: the file.
-        bad_lines: counts rows that cannot be parsed, or with more or fewer fields than the first.
-        delimiter: the character between two fields.
-        quoted: whether quoted fields may hold delimiters and line ends, as in CSV. Otherwise they
-            may not, as in most TSV files, and quotes around a whole field are removed.
+    Rows with more or fewer fields than the first are bad lines. Quoted fields may hold delimiters
+    and line ends, as in CSV; with `quoted` false they may not, as in most TSV files, and quotes
+    around a whole field are removed.
 
     Raises:
         InputError: the file cannot be read, its first row cannot be parsed, or there are too many
@@ -201,11 +188,8 @@ def is_parquet(path: pathlib.Path) -> bool:
 def read_parquet(
     path: pathlib.Path, choose: Callable[[list[str]], list[str]] = list
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields (number from 1, values by column) for each row; times become microseconds.
-
-    Args:
-        path: the file.
-        choose: chooses from its columns those to read.
+    """Yields (number from 1, values by column) for each row; times become microseconds. `choose`
+    chooses the columns to read.
 
     Raises:
         InputError: pyarrow is not installed, or the file is not Parquet.

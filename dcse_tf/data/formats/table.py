@@ -29,13 +29,10 @@ def read_tables(
     """Yields the dialogues of all files together, once all rows are read, sorted by id.
 
     The rows of a dialogue are sorted by time, and rows of equal time stay in the order of the
-    files; until then they are in memory. Without a column of roles, these are "".
-
-    Args:
-        paths: the files.
-        bad_lines: counts rows that cannot be used: with another number of fields than the header,
-            without a session or a role, or with a time that cannot be compared to the others.
-        columns: a mapping from NAMES to the files' column names, where these differ.
+    files; until then they are in memory. Without a column of roles, these are "". Bad lines are
+    rows with another number of fields than the header, without a session or a role, or with a time
+    that cannot be compared to the others. `columns` maps NAMES to the files' column names, where
+    these differ.
 
     Raises:
         InputError: a file cannot be read or lacks a column, or there are too many bad lines.
@@ -92,18 +89,11 @@ def _make_parser() -> Callable[[int, Mapping[str, Any]], Row]:
 
 
 def choose_columns(found: Sequence[str], columns: Mapping[str, str], where: str) -> dict[str, str]:
-    """Finds the columns of a table whose rows are turns.
-
-    Args:
-        found: the table's columns.
-        columns: see `read_tables`.
-        where: names the table in the error message.
-
-    Returns:
-        A dict from those of NAMES that are used to their columns.
+    """Finds those of a table's columns that have turns: a dict from those of NAMES that are used to
+    them.
 
     Raises:
-        InputError: a column is missing, or there twice.
+        InputError: a column is missing, or there twice; `where` names the table in the message.
     """
     own = {name: columns.get(name, name) for name in NAMES}
     for name in dict.fromkeys([*columns, "session_id", "text"]):
@@ -145,12 +135,8 @@ def _name(value: Any) -> str:
 def parse_time(value: object) -> tuple[str, int | float]:
     """Reads a number or a time: ISO 8601, that of mails (RFC 5322) or that of Twitter.
 
-    Returns:
-        What it is, in words; only values of one kind can be compared. Then the number, or the
-        seconds since 1970.
-
-    Raises:
-        ValueError: it is neither.
+    Returns what it is, in words, as only values of one kind can be compared; and the number, or the
+    seconds since 1970. Raises ValueError if it is neither.
     """
     text = "" if value is None else str(value).strip()
     with contextlib.suppress(ValueError):

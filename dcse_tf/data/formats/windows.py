@@ -25,9 +25,6 @@ def merge_windows(windows: Iterable[Window]) -> Iterator[Window]:
     A window whose turns are all contained in another, consecutively, is dropped. A window that
     begins with the last three or more turns of another (of ten or more characters) is joined to it.
     Any smaller overlap counts as a different dialogue.
-
-    Args:
-        windows: (line number, turns). Memory holds each distinct turn once.
     """
     plan = _Plan(windows)
     for chain in plan.chains:
@@ -38,11 +35,7 @@ def merge_windows(windows: Iterable[Window]) -> Iterator[Window]:
 
 
 def name_dialogues(windows: Iterable[Window]) -> dict[int, int]:
-    """Finds the dialogue that each window belongs to, as `merge_windows` would merge them.
-
-    Returns:
-        A dict from each window's line number to the number that `merge_windows` gives its dialogue.
-    """
+    """Maps each window's line number to the number that `merge_windows` gives its dialogue."""
     plan = _Plan(windows)
     heads = {window: chain[0][0] for chain in plan.chains for window, _ in chain}
     names = {}
@@ -105,15 +98,11 @@ def _find_containers(windows: Sequence[Turns]) -> dict[int, int]:
 def _find_followers(
     windows: Sequence[Turns], kept: Sequence[int], characters: Sequence[int]
 ) -> dict[int, tuple[int, int]]:
-    """Finds the window that continues each one, and how many turns they share.
+    """Finds the window that continues each one, and how many turns they share; of those `kept`,
+    which are in no other, given the length of each distinct turn in characters.
 
     Each window has at most one follower and follows at most one. Longer overlaps are matched first;
     among equal ones, the first in the file.
-
-    Args:
-        windows: the turns of all windows.
-        kept: those that are in no other.
-        characters: the length of each distinct turn.
     """
     follower: dict[int, tuple[int, int]] = {}
     taken: set[int] = set()
