@@ -134,7 +134,7 @@ def prepare_data(options: PrepareOptions) -> "Manifest":
         FileExistsError: the output exists, without `overwrite`.
     """
     if options.spark_master:
-        from dcse_tf.spark.prepare import prepare_on_spark as job
+        from dcse_tf.spark.prepare_on_spark import prepare_on_spark as job
     else:
         from dcse_tf.data.prepare import prepare_data as job
     return job(options)
@@ -246,7 +246,7 @@ def embed(options: EmbedOptions) -> Embedded:
         OutputError: it cannot be written.
     """
     if options.spark_master:
-        from dcse_tf.spark.embed import embed_on_spark as job
+        from dcse_tf.spark.embed_on_spark import embed_on_spark as job
     else:
         from dcse_tf.search.embed import embed as job
     return Embedded(pathlib.Path(options.output), *job(options))

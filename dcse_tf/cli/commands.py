@@ -31,7 +31,7 @@ _STDOUT = 1  # its file descriptor
 def prepare_data(options: Any) -> None:
     """Prepares on this machine or a cluster, and prints the manifest's figures."""
     if options.spark_master:
-        from dcse_tf.spark.prepare import prepare_on_spark as job
+        from dcse_tf.spark.prepare_on_spark import prepare_on_spark as job
     else:
         from dcse_tf.data.prepare import prepare_data as job
 
@@ -113,7 +113,7 @@ def compare(options: Any) -> None:
 def embed(options: Any) -> str:
     """Embeds on this machine or a cluster."""
     if options.spark_master:
-        from dcse_tf.spark.embed import embed_on_spark as job
+        from dcse_tf.spark.embed_on_spark import embed_on_spark as job
     else:
         from dcse_tf.search.embed import embed as job
 

@@ -65,11 +65,11 @@ def read_files(
 def join_session(
     raw: RawSession, config: CorpusOptions, dropped: collections.Counter[str]
 ) -> Session:
-    """Makes a session from a reader's output, and counts what is lost.
+    """Makes a session from a reader's output. A response with given candidates is never joined to
+    the turn before it.
 
     `dropped` counts the utterances without text, and the sessions that are too short because turns
-    of one speaker were joined. A response with given candidates is never joined to the turn before
-    it.
+    of one speaker were joined.
     """
     session_id, turns, *given = raw
     if config.strip_html:

@@ -29,11 +29,8 @@ class Utterance(NamedTuple):
 
 
 class GivenCandidates(NamedTuple):
-    """Candidates that a file gives for the last turn of a session, which is the true response.
-
-    Attributes:
-        dialogue: id of the dialogue that the session is a piece of.
-        negatives: other responses to the same context.
+    """Other responses (negatives) that a file gives for the last turn of a session, and the id of
+    the dialogue that the session is a piece of.
     """
 
     dialogue: str
@@ -93,7 +90,7 @@ class Context:
 
     @property
     def slots(self) -> int:
-        """Maximum number of context turns; near the ends of a session there are fewer."""
+        """Maximum number of context turns."""
         return len(self.offsets)
 
     @property

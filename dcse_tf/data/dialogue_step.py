@@ -6,7 +6,6 @@ dialogue depend on (seed, epoch, index); draws from other sessions depend on (se
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import tensorflow as tf
 
@@ -73,9 +72,11 @@ class DialogueSource:
             "other_utterance": tf.gather(session["utterances"], chosen),
         }
 
-    def make_step(self, *arguments: Any) -> "DialogueStep":
+    def make_step(
+        self, samples: dict, splits: tf.Tensor, seed: int, number: tf.Tensor
+    ) -> "DialogueStep":
         """See `Source`."""
-        return DialogueStep(*arguments, self)
+        return DialogueStep(samples, splits, seed, number, self)
 
 
 def draw_dialogue(

@@ -1,6 +1,7 @@
 """Replaces tokens: those to predict (BERT, section 3.1), and those of texts without sense."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -54,7 +55,14 @@ def mask_tokens(
     rank = tf.range(rule.max_predictions, dtype=tf.float32)[None, :]
     chosen = (drawn >= 0.0) & (rank < wanted)
     positions = tf.where(chosen, positions, 0)
-    hidden = _hide(tf.gather(token_ids, positions, batch_dims=1), rule, seeds[1:])
+    true_ids = tf.gather(token_ids, positions, batch_dims=1)
+    ordinary = [i for i in range(rule.vocabulary_size) if i not in {0, *rule.special_ids}]
+    shape = tf.shape(true_ids)
+    pick = tf.random.stateless_uniform(shape, seeds[1], 0, len(ordinary), tf.int32)
+    random_ids = tf.gather(tf.constant(ordinary, true_ids.dtype), pick)
+    fate = tf.random.stateless_uniform(shape, seeds[2])
+    hidden = tf.where(fate < 0.8, tf.cast(rule.mask_id, true_ids.dtype), random_ids)
+    hidden = tf.where(fate < 0.9, hidden, true_ids)
 
     places = tf.where(chosen)
     updates = tf.stack([places[:, 0], tf.cast(tf.gather_nd(positions, places), tf.int64)], axis=1)
@@ -63,44 +71,26 @@ def mask_tokens(
     return masked, tf.tensor_scatter_nd_update(nothing, updates, every)
 
 
-def _hide(true_ids: tf.Tensor, rule: MaskingRule, seeds: tf.Tensor) -> tf.Tensor:
-    shape = tf.shape(true_ids)
-    ordinary = [i for i in range(rule.vocabulary_size) if i not in {0, *rule.special_ids}]
-    pick = tf.random.stateless_uniform(shape, seeds[0], 0, len(ordinary), tf.int32)
-    random_ids = tf.gather(tf.constant(ordinary, true_ids.dtype), pick)
-    fate = tf.random.stateless_uniform(shape, seeds[1])
-    hidden = tf.where(fate < 0.8, tf.cast(rule.mask_id, true_ids.dtype), random_ids)
-    return tf.where(fate < 0.9, hidden, true_ids)
-
-
 # Probability that an ordinary token of a text is replaced.
 GARBLED = 0.5
 
 
-@dataclasses.dataclass(frozen=True)
-class GarblingRule:
-    """How texts become texts of no domain.
-
-    Attributes:
-        special_ids: ids that are never replaced, including [PAD].
-        words: ids that replacements are drawn from.
-        prefix_tokens: number of tokens of the prefix, after [CLS]; they are never replaced either.
-    """
-
-    special_ids: tuple[int, ...]
-    words: tuple[int, ...]
-    prefix_tokens: int = 0
-
-
-def garble(token_ids: tf.Tensor, rule: GarblingRule, seed: tf.Tensor) -> tf.Tensor:
+def garble(
+    token_ids: tf.Tensor,
+    kept_ids: Sequence[int],
+    words: Sequence[int],
+    prefix_tokens: int,
+    seed: tf.Tensor,
+) -> tf.Tensor:
     """Replaces each ordinary token of zero-padded texts, int32 `[texts, tokens]`, with probability
-    `GARBLED`, by a word drawn uniformly. The seed, int `[2]`, alone determines the draw.
+    `GARBLED`, by one of the words, drawn uniformly. The seed, int `[2]`, alone determines the draw.
+
+    `kept_ids`, which include [PAD], and the `prefix_tokens` after [CLS] are never replaced.
     """
     seeds, shape = tf.random.split(seed, 2), tf.shape(token_ids)
-    special = tf.constant(rule.special_ids, token_ids.dtype)
-    stays = tf.reduce_any(token_ids[..., None] == special, axis=-1)
-    stays |= tf.range(shape[1]) <= rule.prefix_tokens
+    kept = tf.constant(kept_ids, token_ids.dtype)
+    stays = tf.reduce_any(token_ids[..., None] == kept, axis=-1)
+    stays |= tf.range(shape[1]) <= prefix_tokens
     chosen = ~stays & (tf.random.stateless_uniform(shape, seeds[0]) < GARBLED)
-    words = tf.constant(rule.words, token_ids.dtype)
-    drawn = tf.random.stateless_uniform(shape, seeds[1], 0, len(rule.words), tf.int32)
-    return tf.where(chosen, tf.gather(words, drawn), token_ids)
+    drawn = tf.random.stateless_uniform(shape, seeds[1], 0, len(words), tf.int32)
+    return tf.where(chosen, tf.gather(tf.constant(words, token_ids.dtype), drawn), token_ids)

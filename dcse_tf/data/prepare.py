@@ -278,10 +278,9 @@ def _choose_negatives(
     negatives: Sequence[np.ndarray],
     dropped: collections.Counter[str],
 ) -> list[int]:
-    """Which negatives have token ids that differ from the response's and from each other's.
-
-    The encoder cannot tell texts with equal token ids apart. `dropped` counts the reasons; there
-    are none if the response has no token.
+    """Which negatives have token ids that differ from the response's and from each other's, which
+    the encoder could not tell apart; none if the response has no token. `dropped` counts the
+    reasons.
     """
     if not any(map(len, response)):
         dropped["sessions_without_response"] += 1

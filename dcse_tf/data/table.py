@@ -48,8 +48,7 @@ class Step:
         fingerprints: int64 `[turns]`, equal for equal texts.
         responses: int32 `[samples]`, the turn of each sample that is its response, or its text.
         splits: int32 `[replicas + 1]`, where the samples of each replica begin.
-        seed: the run's seed.
-        number: int64 scalar, the step, from 0.
+        seed, number: the run's seed, and the step, from 0, int64 scalar.
         marks: names of the attributes of tokens that the encoder reads, such as "segment_ids".
         distinct: whether a table holds equal texts once. If not, every use of a text is an entry
             of its own, as wide as the step's widest text.

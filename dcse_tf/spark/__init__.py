@@ -3,6 +3,6 @@
 Needs the extra: pip install -e ".[spark]"
 """
 
-from dcse_tf.spark.embed import embed_column
+from dcse_tf.spark.embed_on_spark import embed_column
 
 __all__ = ["embed_column"]

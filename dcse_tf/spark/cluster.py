@@ -25,11 +25,8 @@ _FILES = 64  # that tables are gathered into; also the number of tasks that read
 
 @contextlib.contextmanager
 def connect(master: str, name: str) -> Iterator[Any]:
-    """Yields a SparkSession, and stops it afterwards unless the program had it before.
-
-    Args:
-        master: spark://HOST:PORT, local[N], yarn or k8s://...
-        name: the application's name, shown by the cluster.
+    """Yields a SparkSession of a master (spark://HOST:PORT, local[N], yarn or k8s://...), and stops
+    it afterwards unless the program had it before.
 
     Raises:
         InputError: the master cannot be reached, its workers lack the package, or a task failed.
@@ -79,10 +76,8 @@ def explain_fault(error: Exception) -> str:
 
 
 def list_inputs(patterns: Sequence[str]) -> list[str]:
-    """Resolves files and globs to absolute paths or URLs that every machine can use.
-
-    Raises:
-        InputError: a pattern matches no file.
+    """Resolves files and globs to absolute paths or URLs that every machine can use; InputError if
+    one matches no file.
     """
     found: list[str] = []
     for pattern in patterns:
@@ -94,18 +89,11 @@ def list_inputs(patterns: Sequence[str]) -> list[str]:
 
 
 def gather_tables(session: "SparkSession", config: PrepareOptions, folder: str) -> PrepareOptions:
-    """Turns tables, whose rows are unordered, into files with whole sessions, sorted by id.
+    """Turns tables, whose rows are unordered, into files with whole sessions, sorted by id, in a
+    `folder` that all workers see; returns the settings that read them.
 
     Together the files depend only on the rows, not on how a table is stored or on the size of the
     cluster. Within a session, rows are sorted by time, and those of one time by role and text.
-
-    Args:
-        session: the session of the cluster.
-        config: the settings, with `format`=table.
-        folder: the folder to write, visible to all workers.
-
-    Returns:
-        The settings that read the files.
 
     Raises:
         InputError: a table does not exist or lacks a column, or a row's time is null.

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import tensorflow as tf
 from dialogue_files import DIALOGUES, read_records, run, tsv
 from lettered_corpus import turn_ids
 
@@ -97,11 +96,6 @@ def test_neighbouring_lines_of_a_context_are_a_group(tmp_path):
         (["Hi __eou__  anyone ? __eou__", "yes __eou__"], ["a: Hi anyone ?", "b: yes"]),
         (["hi __eou__", "you __EOT__", "me __eot__", "ok"], ["b: hi you", "a: me", "b: ok"]),
         (["a __eot__ b __eot__", "c __eot__ d"], ["b: a", "a: b", "b: c d"]),
-        # Speakers are named by every turn of the context, or by none.
-        (["<ann> hi", "<bob> lo", "<ann> do"], ["ann: hi", "bob: lo", "ann: do"]),
-        (["<ann> hi", "<ann> lo", "<cy> do"], ["ann: hi", "ann: lo", "cy: do"]),
-        (["<ann> hi", "do"], ["ann: hi", "unknown: do"]),
-        (["<div> is a tag", "is it", "<br> too"], ["b: <div> is a tag", "a: is it", "b: <br> too"]),
     ],
 )
 def test_turns_and_speakers_of_the_ubuntu_corpus(tmp_path, texts, expected):

@@ -122,10 +122,10 @@ FILES = {
     ),
     "ubuntu": (
         "1\tmy sound is gone\twhich card __eou__ is it __eot__ an old one\n"
-        "0\tmy sound is gone\tno idea\n1\t<b> hi\t<b> anyone\t<a> me\n",
+        "0\tmy sound is gone\tno idea\n1\thi\tanyone\tme\n",
         {
             "corpus-1": ["a: my sound is gone", "b: which card is it an old one"],
-            "corpus-3": ["b: hi", "b: anyone", "a: me"],
+            "corpus-3": ["a: hi", "b: anyone", "a: me"],
         },
     ),
     "chitchat": (

@@ -7,7 +7,7 @@ from drawn_dialogues import collect, session
 
 from dcse_tf.bert.layout import Layout
 from dcse_tf.data import dialogue_tasks as tasks
-from dcse_tf.data.masking import GARBLED, GarblingRule, MaskingRule, garble, mask_tokens
+from dcse_tf.data.masking import GARBLED, MaskingRule, garble, mask_tokens
 from dcse_tf.data.table import make_batches
 
 MASK, END = 7, 4
@@ -125,7 +125,7 @@ def test_masks_are_drawn_by_the_seed_and_leave_special_tokens():
 
 def test_half_of_the_words_of_a_garbled_text_are_others():
     ids = tf.concat([tf.fill([400, 1], 2), tf.fill([400, 8], 60), tf.fill([400, 1], 3)], axis=1)
-    found = garble(ids, GarblingRule((0, 2, 3), (70, 71), 1), tf.constant([1, 2])).numpy()
+    found = garble(ids, (0, 2, 3), (70, 71), 1, tf.constant([1, 2])).numpy()
     assert (found[:, [0, 1, 9]] == ids.numpy()[:, [0, 1, 9]]).all()  # [CLS], the prefix, [SEP]
     # 2,800 tokens: four standard deviations of the share are 0.038.
     assert abs(np.isin(found[:, 2:9], [70, 71]).mean() - GARBLED) < 0.038

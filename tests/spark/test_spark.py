@@ -20,8 +20,8 @@ from dcse_tf.errors import InputError
 from dcse_tf.search.search_options import EmbedOptions
 from dcse_tf.spark import embed_column
 from dcse_tf.spark.cluster import connect, explain_fault
-from dcse_tf.spark.embed import embed_on_spark
-from dcse_tf.spark.prepare import prepare_on_spark
+from dcse_tf.spark.embed_on_spark import embed_on_spark
+from dcse_tf.spark.prepare_on_spark import prepare_on_spark
 
 pytestmark = [
     pytest.mark.slow,

@@ -1,20 +1,6 @@
 """The corpus formats: readers of dialogue files, by the name that the option `format` takes.
 
-Code outside the package can register its own:
-
-    from dcse_tf import register_format
-    from dcse_tf.data.dialogue import Utterance
-    from dcse_tf.input_files import read_lines
-
-    def read_pairs(path, bad_lines):
-        for number, line in read_lines(path, bad_lines):
-            question, tab, answer = line.partition("\\t")
-            if tab:
-                yield str(number), [Utterance("a", question), Utterance("b", answer)]
-            else:
-                bad_lines.report(path, number, "expected question<TAB>answer")
-
-    register_format("pairs", read_pairs, help="a question and its answer per line")
+Code outside the package can register its own, see docs/extending.md.
 """
 
 import dataclasses

@@ -39,11 +39,9 @@ class CandidateGroup:
     """A context and its candidate responses.
 
     Attributes:
-        id: its id from the file, or else made of the file's name and a line number.
-        context: the turns before the response, in order.
-        candidates: the texts of the candidates, in the file's order.
-        labels: 1 for a true response, 0 for a negative; one per candidate.
-        responder: the role of the response's speaker.
+        id: its id from the file, or else made of the file's name and a line number. context: the
+        turns before the response, in order. candidates, labels: the texts in the file's order, and
+        1 for a true response, 0 for a negative. responder: the role of the response's speaker.
         dialogue: id of the dialogue that the group is from; "" if unknown.
     """
 
@@ -109,10 +107,9 @@ def read_given_sessions(
     """
     groups = check_groups(read, path, bad_lines.again())
     unnamed = ((line, group.window) for line, group in groups if group.id == _name(path, line))
-    names = name_dialogues(unnamed)
+    names = {line: _name(path, first) for line, first in name_dialogues(unnamed).items()}
     for line, group in check_groups(read, path, bad_lines):
-        found = _name(path, names[line]) if line in names else group.id
-        dialogue = group.dialogue or found
+        dialogue = group.dialogue or names.get(line, group.id)
         pairs = zip(group.candidates, group.labels, strict=True)
         negatives = tuple(text for text, label in pairs if not label)
         yield group.id, group.window, GivenCandidates(dialogue, negatives)
@@ -239,56 +236,36 @@ def read_ecd(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
 
 _TURN_END = re.compile("__eot__", re.IGNORECASE)
 _TAG = re.compile("__eo[tus]__", re.IGNORECASE)
-_SPEAKER = re.compile(r"\s*<([^\s<>]{1,40})>\s")
 
 
 def _parse_ubuntu(texts: list[str]) -> list[Utterance]:
-    """The turns of a line; unless every turn of the context names its speaker, all roles are "".
+    """The turns of a line, whose speakers alternate, and the response is b's.
 
     Texts may have the tags __eou__ (end of utterance) and __eot__ (end of turn). If a context has
     an __eot__, its turns end only there, so that the utterances of a turn become one text;
-    otherwise each field is a turn. The tags are removed. If every turn of a context begins with a
-    tag such as <ann>, the tags name the speakers, including the response's if it has one, and are
-    removed.
+    otherwise each field is a turn. The tags are removed.
     """
     *fields, response = texts
     if any(map(_TURN_END.search, fields)):
         fields = _TURN_END.split(" ".join(fields))
         if is_blank(_TAG.sub("", fields[-1])):  # nothing follows the last tag
             fields.pop()
-    speakers = [_SPEAKER.match(field) for field in fields]
-    roles, responder = [speaker[1] for speaker in speakers if speaker], ""
-    if fields and len(roles) == len(fields):
-        fields = [field[speaker.end() :] for field, speaker in zip(fields, speakers) if speaker]
-        if own := _SPEAKER.match(response):
-            responder, response = own[1], response[own.end() :]
-        else:  # the last speaker before it other than the previous turn's
-            others = (role for role in reversed(roles) if role != roles[-1])
-            responder = next(others, "unknown")
-    else:
-        roles = [""] * len(fields)
     plain = (" ".join(_TAG.sub(" ", text).split()) for text in [*fields, response])
-    return list(map(Utterance, [*roles, responder], plain))
-
-
-def _name_ubuntu(texts: list[str]) -> list[Utterance]:
-    """`_parse_ubuntu`; speakers without names alternate, and the response is b's."""
-    turns = _parse_ubuntu(texts)
-    return [
-        turn if turn.role else turn._replace(role="ba"[place % 2])
-        for place, turn in enumerate(reversed(turns))
-    ][::-1]
+    last = len(fields)
+    return [Utterance("ba"[(last - place) % 2], text) for place, text in enumerate(plain)]
 
 
 # The Ubuntu Dialogue Corpus (Lowe et al. 2015), the tab-separated copy of version 1.
-read_ubuntu_groups = functools.partial(_read_line_groups, _name_ubuntu)
+read_ubuntu_groups = functools.partial(_read_line_groups, _parse_ubuntu)
 
 
 def read_ubuntu(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
-    """`read_ecd` for the Ubuntu corpus. If the file names no speakers, a and b alternate in each
-    dialogue, a first.
-    """
+    """`read_ecd` for the Ubuntu corpus; a and b alternate in each dialogue, a first."""
+
     # Speakers are named only after merging. Either speaker may give a window's response, so named
     # by distance from it, the same turn would have different speakers in two windows.
-    for name, turns in _read_windows(path, bad_lines, _parse_ubuntu):
-        yield name, [t._replace(role=t.role or "ab"[n % 2]) for n, t in enumerate(turns)]
+    def parse(texts: list[str]) -> list[Utterance]:
+        return [turn._replace(role="") for turn in _parse_ubuntu(texts)]
+
+    for name, turns in _read_windows(path, bad_lines, parse):
+        yield name, [turn._replace(role="ab"[n % 2]) for n, turn in enumerate(turns)]

@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 from keras import ops
 
-from dcse_tf.data.masking import GarblingRule, garble
+from dcse_tf.data.masking import garble
 from dcse_tf.data.responses import ResponseStep, draw_candidates
 from dcse_tf.data.table import GARBLED, Rows, Step
 from dcse_tf.matching.equations import masked_mean, unit
@@ -59,17 +59,16 @@ class Rehearse(Term):
         vocabulary, count = self.setup.vocabulary, self.setup.options.rehearsal_texts
         # Whole words, not pieces, take the place of ordinary tokens.
         special = vocabulary.special_ids
-        words = (
+        words = [
             i
             for i, token in enumerate(vocabulary.tokens)
             if i not in special and vocabulary.begins_word(token)
-        )
-        rule = GarblingRule(special, tuple(words), vocabulary.count_prefix())
+        ]
         seeds = tf.random.split(step.seed(GARBLED), 2)
         responses = tf.size(step.responses)
         drawn = tf.random.stateless_uniform([count], seeds[0], 0, responses, tf.int32)
         texts = tf.gather(step.token_ids, tf.gather(step.responses, drawn))
-        number = step.add(garble(texts, rule, seeds[1]))
+        number = step.add(garble(texts, special, words, vocabulary.count_prefix(), seeds[1]))
         return Rows({"text": number}, {"weights": tf.ones([count])})
 
     def compute(self, encoded: Encoded, rows: KerasTensors) -> KerasTensors:

@@ -18,7 +18,6 @@ from dcse_tf.search.search_options import EmbedOptions
 from dcse_tf.spark.cluster import connect, list_inputs
 
 if TYPE_CHECKING:
-    from pyspark import Accumulator
     from pyspark.sql import DataFrame
 
     from dcse_tf.encoder.sentence_encoder import SentenceEncoder
@@ -46,18 +45,15 @@ def embed_column(
         InputError: there is no such column of texts, or the new name is taken.
         OptionError: a setting is unknown or has an invalid value.
     """
-    return _embed(frame, column, ModelOptions(model=model, **options), name, None)
+    return _embed(frame, column, ModelOptions(model=model, **options), name)
 
 
 def embed_on_spark(config: EmbedOptions) -> tuple[int, int]:
-    """Embeds Parquet or text files to Parquet, on the cluster of `spark_master`.
+    """Embeds Parquet or text files to Parquet, on the cluster of `spark_master`; returns the number
+    of rows written and the dimension of the embeddings.
 
-    Args:
-        config: the settings. Text files have one column, "text", with one line per row. The output
-            must be a folder that all workers see.
-
-    Returns:
-        The number of rows written and the dimension of the embeddings.
+    Text files have one column, "text", with one line per row. The output must be a folder that all
+    workers see.
 
     Raises:
         InputError: the model, the input or the cluster cannot be used.
@@ -76,23 +72,12 @@ def embed_on_spark(config: EmbedOptions) -> tuple[int, int]:
             frame = session.read.parquet(*paths)
         else:
             frame = session.read.text(paths).withColumnRenamed("value", "text")
-        truncated = session.sparkContext.accumulator(0)
-        embedded = _embed(frame, config.text_column, config, "embedding", truncated)
+        embedded = _embed(frame, config.text_column, config, "embedding")
         embedded.write.mode("overwrite").parquet(f"file://{folder}")
-        encoder.warn_of_truncated(truncated.value, "distinct texts")
         return session.read.parquet(f"file://{folder}").count(), encoder.dim
 
 
-def _embed(
-    frame: "DataFrame",
-    column: str,
-    options: ModelOptions,
-    name: str,
-    truncated: "Accumulator[int] | None",
-) -> "DataFrame":
-    """See `embed_column`. The number of truncated texts is added to the accumulator; without one,
-    the workers log it.
-    """
+def _embed(frame: "DataFrame", column: str, options: ModelOptions, name: str) -> "DataFrame":
     from pyspark.sql.types import ArrayType, FloatType, StructField, StructType
 
     kinds = dict(frame.dtypes)
@@ -106,7 +91,7 @@ def _embed(
     model = pathlib.Path(options.model)
     if model.exists():  # workers run in another working folder
         options = options.replace(model=str(model.absolute()))
-    embed = functools.partial(_embed_rows, options, truncated)
+    embed = functools.partial(_embed_rows, options)
     embedded = frame.sparkSession.createDataFrame(texts.rdd.mapPartitions(embed), schema)
     return frame.join(embedded, column, "left")
 
@@ -120,14 +105,7 @@ def _load(options: ModelOptions) -> "SentenceEncoder":
     return SentenceEncoder.from_options(options)
 
 
-def _embed_rows(
-    options: ModelOptions, truncated: "Accumulator[int] | None", rows: Iterable[Any]
-) -> Iterator[tuple[str, list[float]]]:
+def _embed_rows(options: ModelOptions, rows: Iterable[Any]) -> Iterator[tuple[str, list[float]]]:
     encoder, source = _load(options), (text for (text,) in rows)
     while texts := list(itertools.islice(source, _AT_A_TIME)):
-        embeddings, cut = encoder.encode_and_mark(texts)
-        if truncated is None:
-            encoder.warn_of_truncated(int(cut.sum()), "distinct texts")
-        else:
-            truncated.add(int(cut.sum()))
-        yield from zip(texts, embeddings.tolist(), strict=True)
+        yield from zip(texts, encoder.encode(texts).tolist(), strict=True)

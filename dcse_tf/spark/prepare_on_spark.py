@@ -10,7 +10,7 @@ import pathlib
 import pickle
 import tempfile
 from collections.abc import Generator, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from absl import logging
 
@@ -31,20 +31,15 @@ def prepare_on_spark(config: PrepareOptions) -> Manifest:
 
     Raises: see `dcse_tf.data.prepare.prepare`; InputError also if the cluster cannot be used.
     """
+    parent = pathlib.Path(config.output_dir).absolute().parent  # which all workers see
+    parent.mkdir(parents=True, exist_ok=True)
     with (
         connect(config.spark_master, "dcse prepare_data") as session,
-        tempfile.TemporaryDirectory(dir=_parent(config)) as folder,
+        tempfile.TemporaryDirectory(dir=parent) as folder,
     ):
         logging.info("progress on the cluster: %s", session.sparkContext.uiWebUrl)
         tokenise = functools.partial(_tokenise, session, f"{folder}/sessions")
         return prepare_data(config, tokenise)
-
-
-def _parent(config: PrepareOptions) -> pathlib.Path:
-    """Where the output goes, which all workers see."""
-    parent = pathlib.Path(config.output_dir).absolute().parent
-    parent.mkdir(parents=True, exist_ok=True)
-    return parent
 
 
 def _tokenise(
@@ -58,8 +53,11 @@ def _tokenise(
     context = session.sparkContext
     paths = list_inputs(config.input)
     files = context.parallelize(paths, len(paths)).zipWithIndex()
-    first = files.flatMap(lambda file: _read_keys(config, *file)).reduceByKey(_find_first)
-    moved = dict(first.filter(lambda item: item[1].divided).mapValues(lambda c: c.split).collect())
+    copies = files.flatMap(lambda file: _read_keys(config, *file)).reduceByKey(
+        lambda one, other: (*min(one[:2], other[:2]), one[2] | other[2])
+    )
+    divided = copies.filter(lambda item: len(item[1][2]) > 1)  # whose ids give several splits
+    moved = {key: split for key, (_, split, _) in divided.collect()}
     work = context.broadcast(pickle.dumps((vocabulary, config, moved)))
     # All files are worked on at once, and their records wait on the tasks' disks to be fetched.
     read = files.flatMap(lambda file: _read_file(work.value, file[0]))
@@ -79,30 +77,21 @@ def _tokenise(
             )
 
 
-class _Copy(NamedTuple):
-    """The first of some copies: its file and number there, the split that its id gives, and whether
-    the ids of the others give another.
-    """
-
-    place: tuple[int, int]
-    split: str
-    divided: bool
+# The place of the first of some copies, its file and number there; the split that its id gives; and
+# the splits that the ids of all of them give.
+Copy = tuple[tuple[int, int], str, frozenset[str]]
 
 
-def _read_keys(config: PrepareOptions, path: str, file: int) -> Iterator[tuple[int, _Copy]]:
+def _read_keys(config: PrepareOptions, path: str, file: int) -> Iterator[tuple[int, Copy]]:
     """Yields the `content_key` of each session of a file whose copies must be found."""
     sessions = read_files([pathlib.Path(fetch(path))], config, config.count_bad_lines(named=0))
     try:
         for number, (session_id, turns, *given) in enumerate(sessions):
             if not given and (key := content_key(turns)) is not None:
-                yield key, _Copy((file, number), config.split_of(session_id), False)
+                split = config.split_of(session_id)
+                yield key, ((file, number), split, frozenset([split]))
     except InputError:
         return  # told when the records are made
-
-
-def _find_first(one: _Copy, other: _Copy) -> _Copy:
-    divided = one.divided or other.divided or one.split != other.split
-    return min(one, other)._replace(divided=divided)
 
 
 @functools.lru_cache(maxsize=1)  # each worker process makes it once
