@@ -248,7 +248,7 @@ def embed(options: EmbedOptions) -> Embedded:
     if options.spark_master:
         from dcse_tf.spark.embed_on_spark import embed_on_spark as job
     else:
-        from dcse_tf.search.embed import embed as job
+        from dcse_tf.search.embed_file import embed as job
     return Embedded(pathlib.Path(options.output), *job(options))
 
 
@@ -287,6 +287,6 @@ def export(options: ExportOptions) -> pathlib.Path:
         FileExistsError: the output exists, without `overwrite`.
         OutputError: the export cannot be written, or its outputs differ from the model's.
     """
-    from dcse_tf.exporting import job
+    from dcse_tf.exporting import export as job
 
     return job.export(options)

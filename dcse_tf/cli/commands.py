@@ -115,7 +115,7 @@ def embed(options: Any) -> str:
     if options.spark_master:
         from dcse_tf.spark.embed_on_spark import embed_on_spark as job
     else:
-        from dcse_tf.search.embed import embed as job
+        from dcse_tf.search.embed_file import embed as job
 
     rows, dim = job(options)
     return f"{rows} embeddings of {dim} dimensions are in {options.output}"
@@ -199,7 +199,7 @@ JOBS = {
     "export": Job(
         "Exports a trained encoder or re-ranker for serving.",
         "exporting.export_options:ExportOptions",
-        "exporting.job:export",
+        "exporting.export:export",
         "the export ({format}) is in {output_dir}",
     ),
     "serve": Job(

@@ -16,7 +16,7 @@ from dcse_tf.input_files import BadLines, read_lines, resolve_inputs
 
 def search(options: Any) -> None:
     """Answers the queries of the options or, one at a time, those of standard input."""
-    from dcse_tf.search import job
+    from dcse_tf.search import searcher as job
 
     given = None if options.query is None else [options.query]
     if options.queries:

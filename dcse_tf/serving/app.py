@@ -22,7 +22,7 @@ from dcse_tf.data.dialogue import is_blank
 from dcse_tf.encoder.backend import normalize
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.reranker.reranker import Reranker
-from dcse_tf.search.job import split_turns
+from dcse_tf.search.searcher import split_turns
 from dcse_tf.serving.batcher import Batcher, QueueFull
 from dcse_tf.serving.serve import ServeOptions
 

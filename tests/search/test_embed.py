@@ -12,7 +12,7 @@ from tiny_bert import DIM, VOCABULARY, build_backbone, encode_alone, save_checkp
 from dcse_tf.bert.bert import build_bert_encoder
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
-from dcse_tf.search import embed as job
+from dcse_tf.search import embed_file as job
 from dcse_tf.search.search_options import EmbedOptions
 
 LINES = [

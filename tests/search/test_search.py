@@ -20,7 +20,7 @@ from dcse_tf.matching.heads import build_heads
 from dcse_tf.options import OptionError
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.search import index as layout
-from dcse_tf.search import job
+from dcse_tf.search import searcher as job
 from dcse_tf.search.index import (
     EMBEDDINGS_FILE,
     FORMAT,

@@ -22,8 +22,8 @@ from written_dialogues import make_dialogues
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
+from dcse_tf.exporting.export import export
 from dcse_tf.exporting.export_options import ExportOptions
-from dcse_tf.exporting.job import export
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.training.build import build_training
 from dcse_tf.training.train import train

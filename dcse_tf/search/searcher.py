@@ -28,7 +28,7 @@ from dcse_tf.files import (
 from dcse_tf.progress import Progress
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.search import index as layout
-from dcse_tf.search.embed import write_header
+from dcse_tf.search.embed_file import write_header
 from dcse_tf.search.index import Hit, SearchIndex
 from dcse_tf.search.search_options import SearchOptions
 
