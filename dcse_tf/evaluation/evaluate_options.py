@@ -12,47 +12,36 @@ class EvaluateOptions(ModelOptions):
     """Scores an encoder on evaluation sets."""
 
     retrieval: tuple[str, ...] = option(
-        (),
-        "Semantic retrieval sets (select.txt), comma-separated; scored by MAP and MRR.",
-        path="files",
+        (), "Semantic retrieval sets (select.txt); scored by MAP and MRR.", path="files"
     )
     sts: tuple[str, ...] = option(
-        (),
-        "Dialogue STS sets (sts.txt), comma-separated; scored by Spearman's correlation.",
-        path="files",
+        (), "Dialogue STS sets (sts.txt); scored by Spearman's correlation.", path="files"
     )
     response_selection: tuple[str, ...] = option(
         (),
-        "Files of sessions in jsonl form, such as the test.jsonl that prepare_data writes, "
-        "comma-separated; scored by R@k and MRR of the true response among `candidates`, given "
-        "the turns before it; of an encoder then also, named bidirectional as in the paper, given "
-        "as many turns after it.",
+        "Files of sessions in jsonl form, such as prepare_data's test.jsonl; scored by R@k and MRR "
+        "of the true response among `candidates`, given the turns before it; of an encoder also, "
+        "named bidirectional, given as many turns after it.",
         path="files",
     )
     candidates: int = option(
-        10,
-        "Candidates per context of `response_selection`, the true response among them.",
-        minimum=2,
+        10, "`response_selection`: candidates per context, with the true response.", minimum=2
     )
     context_turns: int = option(
-        3,
-        "Turns before the response of `response_selection` that are its context, at most.",
-        minimum=1,
+        3, "`response_selection`: turns before a response in its context, at most.", minimum=1
     )
     max_samples: int = option(
         500,
-        "Sessions used from each file of `response_selection`, at most, with one response each. "
-        "0: all.",
+        "`response_selection`: sessions of a file, with one response each, at most. 0: all.",
         minimum=0,
     )
     seed: int = option(
-        0, "Seed for drawing the responses and candidates of `response_selection`.", minimum=0
+        0, "`response_selection`: seed of the responses and candidates drawn.", minimum=0
     )
     candidates_file: tuple[str, ...] = option(
         (),
-        "Files of grouped candidates, such as the test files of E-commerce and Ubuntu or "
-        "those of build_candidates, comma-separated; scored by R@k, MAP and MRR of the true "
-        "response in its group.",
+        "Files of grouped candidates, such as those of E-commerce, Ubuntu or build_candidates; "
+        "scored by R@k, MAP and MRR of the true response in its group.",
         path="files",
     )
     candidates_format: str = option(
@@ -62,35 +51,26 @@ class EvaluateOptions(ModelOptions):
         0, "Turns used of a group's context, the last ones. 0: all.", minimum=0
     )
     several_positives: bool = option(
-        False,
-        "Allow several true responses in a group of `candidates_file`, as in Douban; "
-        "otherwise they are an error.",
+        False, "Allow several true responses in a group of `candidates_file`, as in Douban."
     )
     max_bad_lines: int = option(
         0,
-        "Unusable lines and groups of `candidates_file`, such as a group without a true "
-        "response, to leave out before the job stops; they are named and counted.",
+        "Unusable lines and groups of `candidates_file` to leave out before the job stops.",
         minimum=0,
     )
     half: str = option(
         "all",
-        "Retrieval and STS: score all queries and pairs, or one half, decided by a hash of "
-        "their texts. Choose settings on one half, and report scores on the other.",
+        "Retrieval and STS: all queries and pairs, or a half of them, by a hash of their texts, to "
+        "choose settings by or to report.",
         choices=("all", "choose", "report"),
     )
-    output: str = option(
-        "",
-        "JSON file for the results. Default: only print the table.",
-        path="writes",
-    )
+    output: str = option("", "JSON file for the results. Default: only a table.", path="writes")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not (self.retrieval or self.sts or self.response_selection or self.candidates_file):
-            raise OptionError(
-                "nothing to evaluate: give `retrieval`, `sts`, `response_selection` or "
-                "`candidates_file`"
-            )
+            several = "`retrieval`, `sts`, `response_selection` or `candidates_file`"
+            raise OptionError(f"nothing to evaluate: give {several}")
         self.check_needed("response_selection", "candidates", "context_turns", "max_samples")
         self.check_needed(
             "candidates_file",
@@ -124,8 +104,7 @@ class CompareOptions(Options):
 
     results: tuple[str, ...] = option(
         (),
-        "Two or more files written by evaluate's `output`, comma-separated; each is compared "
-        "with the first.",
+        "Two or more files written by evaluate's `output`; each is compared with the first.",
         required=True,
         path="files",
     )

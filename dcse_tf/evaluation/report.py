@@ -70,8 +70,7 @@ def make_result(
 def format_table(results: list[Result]) -> str:
     """A table with, set by set, a line for each score, and which turns its context holds.
 
-    Below it are the sizes of groups of candidates, what a ranking by roles alone reaches if that is
-    more than chance, and a warning for each set with many ties.
+    Below it are the sizes of groups of candidates, and a warning for each set with many ties.
     """
     rows, notes = [("set", "score", "context", "value", "95% interval", "chance")], []
     for result in results:
@@ -90,12 +89,6 @@ def format_table(results: list[Result]) -> str:
             )
         if "groups" in scores:
             notes.append(f"{file}: {_describe_sizes(scores)}")
-        chance = scores.get(f"chance_{result.task.removeprefix('response_')}_r1", 100.0)
-        if scores.get("role_r1", 0.0) > chance:
-            notes.append(
-                f"{file}: a ranking that knows only the role of each candidate has R@1 "
-                f"{scores['role_r1']:.2f}"
-            )
     warnings = [warning for result in results if (warning := result.warning())]
     return "\n".join([align(rows, text_columns=3), *dict.fromkeys(notes), *warnings])
 

@@ -130,42 +130,35 @@ def make_samples(
     Returns:
         The samples; empty if there are fewer distinct responses than candidates.
     """
-    said = _list_said(sessions)
+    # What each dialogue says, ignoring case, if sessions are pieces of dialogues.
+    said: dict[str, set[str]] = {}
+    for session in sessions if any(session.given for session in sessions) else ():
+        texts = (turn.text.casefold() for turn in session.turns)
+        said.setdefault(session.dialogue, set()).update(texts)
     ordered = sorted(sessions, key=lambda session: _draw(seed, "order", session.session_id))
     chosen = ordered[:max_samples] if max_samples else ordered
     drawn = [_draw_response(session, context_turns, seed, bool(said)) for session in chosen]
     roles_of = collections.defaultdict(set)
     for sample in drawn:
         roles_of[sample.candidates[0]].add(sample.responder)
-    texts = sorted(roles_of)
-    keys = np.array([text.casefold() for text in texts])
+    responses = sorted(roles_of)
+    keys = np.array([text.casefold() for text in responses])
     roles = {sample.responder for sample in drawn}
-    of_roles = {role: np.array([role in roles_of[text] for text in texts]) for role in roles}
+    of_roles = {role: np.array([role in roles_of[text] for text in responses]) for role in roles}
 
     samples, rivals = [], candidates - 1
     for session, sample in zip(chosen, drawn, strict=True):
         rng = np.random.default_rng(_draw(seed, "rivals", session.session_id))
-        order, of_role = rng.permutation(len(texts)), of_roles[sample.responder]
+        order, of_role = rng.permutation(len(responses)), of_roles[sample.responder]
         own = said.get(session.dialogue) or {sample.candidates[0].casefold()}
         negatives = _pick(order[of_role[order]], keys, own, rivals)
         negatives = negatives or _pick(order, keys, own, rivals)
         if not negatives:
             return []
-        together = [*sample.candidates, *(texts[place] for place in negatives)]
+        together = [*sample.candidates, *(responses[place] for place in negatives)]
         shared = int(of_role[negatives].sum()) if of_role.sum() > rivals else None
         samples.append(dataclasses.replace(sample, candidates=together, of_role=shared))
     return samples
-
-
-def _list_said(sessions: Sequence[Session]) -> dict[str, set[str]]:
-    """What each dialogue says, ignoring case; empty unless sessions are pieces of dialogues."""
-    said: dict[str, set[str]] = {}
-    if any(session.given for session in sessions):
-        for session in sessions:
-            said.setdefault(session.dialogue, set()).update(
-                turn.text.casefold() for turn in session.turns
-            )
-    return said
 
 
 def _pick(places: np.ndarray, keys: np.ndarray, own: set[str], count: int) -> list[int]:

@@ -13,16 +13,13 @@ class ExportOptions(EncoderOptions):
 
     run_dir: str = option(
         "",
-        "What to export: the run directory of an encoder or a re-ranker, or any checkpoint (a "
-        "folder, a hub name, package:NAME).",
+        "The run directory of an encoder or a re-ranker, or any checkpoint (a folder, a hub name, "
+        "package:NAME).",
         required=True,
         path="reads",
     )
     output_dir: str = option(
-        "",
-        "Folder to write; it appears only when it is complete.",
-        required=True,
-        path="writes",
+        "", "Folder to write; it appears only when it is whole.", required=True, path="writes"
     )
     format: str = option("saved_model", "The form to write.", choices=FORMATS)
     unit_norm: bool = option(
@@ -30,8 +27,7 @@ class ExportOptions(EncoderOptions):
     )
     quantize: str = option(
         "none",
-        "With `format`=onnx. int8: weights in eight bits, a quarter of the size; compare its "
-        "embeddings with those of float32 before you use it.",
+        "With `format`=onnx. int8: weights in eight bits, a quarter of the size.",
         choices=("none", "int8"),
     )
     data_dir: str = option(

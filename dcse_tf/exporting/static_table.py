@@ -27,8 +27,8 @@ from dcse_tf.progress import Progress
 # A token's weight is a / (a + its share of all tokens), with this a: Arora et al. 2017.
 _RARE = 1e-3
 _DIM, _UTTERANCES = 256, 50_000  # of the table, and to fit it to, at most
-# Penalty on the change from the initial table: of six tried on 1,500 and 6,000 utterances the best
-# on held-out ones, or within 0.01 of its cosine.
+# Penalty on the change from the initial table: of six tried with 1,500 utterances the best on
+# held-out ones. The more utterances there are, the less it matters.
 _RIDGE = 0.3
 _HELD_OUT = 10  # every tenth utterance is held out
 _TOLERANCE = 1e-6

@@ -16,9 +16,8 @@ class InspectOptions(CorpusOptions):
     )
     vocab: str = option(
         "",
-        "Checkpoint whose vocabulary is used to count tokens, unknown words and what would be "
-        "cut: a folder, a hub name, package:NAME or a run directory. Default: count only "
-        "words.",
+        "Checkpoint by whose vocabulary tokens, unknown ones and what would be cut are counted: a "
+        "folder, a hub name, package:NAME or a run directory. Default: count only words.",
         path="reads",
     )
     max_sequence_length: int = option(
@@ -28,14 +27,10 @@ class InspectOptions(CorpusOptions):
         minimum=3,
     )
     retrieval: tuple[str, ...] = option(
-        (),
-        "Semantic retrieval sets (select.txt) to look for in the corpus, comma-separated.",
-        path="files",
+        (), "Semantic retrieval sets (select.txt) to look for in the corpus.", path="files"
     )
     sts: tuple[str, ...] = option(
-        (),
-        "Dialogue STS sets (sts.txt) to look for in the corpus, comma-separated.",
-        path="files",
+        (), "Dialogue STS sets (sts.txt) to look for in the corpus.", path="files"
     )
     overwrite: bool = option(False, "Replace `output_dir` if it exists.")
 
@@ -50,23 +45,19 @@ class ExplainOptions(Options):
 
     model: str = option(
         "",
-        "Encoder: a run directory, a checkpoint folder, a hub name or package:NAME. An export has "
-        "no token embeddings to show.",
+        "Encoder: a run directory, a checkpoint folder, a hub name or package:NAME.",
         required=True,
         path="reads",
     )
     input: str = option(
         "",
-        "File of sessions in jsonl form, such as the test.jsonl that prepare_data writes.",
+        "File of sessions in jsonl form, such as prepare_data's test.jsonl.",
         required=True,
         path="files",
     )
     session: str = option("", "Id of the session. Default: the first with at least two turns.")
     response: int | None = option(
-        None,
-        "Index of the turn that is the response, counted from 0. Default: the session's "
-        "middle turn.",
-        minimum=0,
+        None, "Index of the response's turn, from 0. Default: the middle turn.", minimum=0
     )
     output_dir: str = option("", "Folder for explanation.html.", required=True, path="writes")
     context_turns: int = option(

@@ -13,7 +13,7 @@ class EmbedOptions(ModelOptions):
 
     input: str = option(
         "",
-        "Text file, one sentence a line, UTF-8; plain or compressed. It may be larger than memory.",
+        "Text file, one sentence a line; plain or compressed. It may be larger than memory.",
         required=True,
         path="files",
         on_cluster=True,
@@ -62,15 +62,13 @@ class SearchOptions(ModelOptions):
     )
     find: str = option(
         "similar",
-        "similar: texts that mean the same as the query. responses: texts that answer it, by the "
-        "projection heads that a training with `projection_dim` kept; a query is then the "
-        "dialogue so far, with turns separated by [EOT].",
+        "similar: texts that mean the same. responses: texts that answer the query, a dialogue "
+        "with turns separated by [EOT], by the heads of a training with `projection_dim`.",
         choices=("similar", "responses"),
     )
     index: str = option(
         "",
-        "Folder of the index: built from `corpus` if it does not exist, and reused later. "
-        "Default: a temporary folder.",
+        "Folder of the index, built if it does not exist. Default: a temporary folder.",
         path="resumes",
     )
     index_type: str = option(
@@ -91,14 +89,11 @@ class SearchOptions(ModelOptions):
     top: int = option(5, "Texts to find for each query.", minimum=1)
     reranker: str = option(
         "",
-        "Re-ranker that orders the texts found: a run directory, a checkpoint folder or an export "
-        "to ONNX. A query is then the dialogue so far, with turns separated by [EOT]; the search "
-        "uses the mean of their embeddings.",
+        "Re-ranker that orders the texts found (a run directory, a checkpoint or an ONNX export). "
+        "A query is then a dialogue, with turns separated by [EOT].",
         path="reads",
     )
-    rerank_top: int = option(
-        100, "With `reranker`: texts to find by embeddings and then re-order.", minimum=1
-    )
+    rerank_top: int = option(100, "With `reranker`: texts to find and then re-order.", minimum=1)
     cosine_weight: float = option(
         0.0,
         "With `reranker`: order by its score plus this times the cosine. One that has seen few "

@@ -27,14 +27,13 @@ class ServeOptions(ModelOptions):
 
     reranker: str = option(
         "",
-        "A trained re-ranker that ranks the documents of rerank requests: a run directory, a "
-        "checkpoint folder or an export to ONNX. Default: rank by the cosine of embeddings.",
+        "Re-ranker for rerank requests: a run directory, a checkpoint folder or an export to ONNX. "
+        "Default: rank by the cosine of embeddings.",
         path="reads",
     )
     name: str = option(
         "",
-        "Name of the model in requests; requests for other names are refused. Default: the "
-        "last part of `model`.",
+        "The model's only name in requests. Default: the last part of `model`.",
     )
     unit_norm: bool = option(False, "Scale embeddings to length 1, like OpenAI's.")
     host: str = option(
@@ -46,8 +45,7 @@ class ServeOptions(ModelOptions):
     max_wait_ms: float = option(
         2.0,
         "Milliseconds that a request waits at most for others to be encoded with, while fewer "
-        "than `batch_tokens` are waiting. Requests that arrive while a batch is being encoded "
-        "are collected in any case.",
+        "than `batch_tokens` are waiting.",
         minimum=0.0,
     )
     max_queue: int = option(4096, "Texts that may wait; further ones are refused (429).", minimum=1)

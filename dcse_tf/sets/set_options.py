@@ -37,8 +37,7 @@ class BuildRetrievalOptions(CorpusOptions):
     intent_column: str = option("intent", "csv and tsv: name of the column with the intents.")
     labels: str = option(
         "intent",
-        "Dialogues: the label of a turn. intent: its intent, if it has one; act: its speaker with "
-        "the turn's sorted acts and slots.",
+        "Dialogues: label a turn by its intent, or by its speaker with its acts and slots.",
         choices=("intent", "act"),
     )
     roles: tuple[str, ...] = option((), "Dialogues: use only turns of these speakers.")
@@ -51,14 +50,13 @@ class BuildRetrievalOptions(CorpusOptions):
     )
     sentences: int = option(
         10000,
-        "Sentences to draw, spread as evenly over the labels as possible. The paper: about 7,000 "
-        "for MDC and JDDC, 4,000 for ECD. 0: all.",
+        "Sentences to draw, spread evenly over the labels. The paper: about 7,000 for MDC and "
+        "JDDC, 4,000 for ECD. 0: all.",
         minimum=0,
     )
     candidates: int = option(
         100,
-        "Sentences that BM25 retrieves for a query. Those with the query's label are its "
-        "positives, the others its negatives.",
+        "Sentences that BM25 finds for a query: positives if they have its label.",
         minimum=2,
     )
     max_positives: int = option(30, "Positives for a query, at most.", minimum=1)
@@ -91,7 +89,7 @@ class BuildCandidatesOptions(SplitOptions):
     )
     responses: str = option(
         "one",
-        "Responses from each session: one turn, drawn; or all that have a turn before them.",
+        "Responses of a session: one, drawn, or all that have a turn before them.",
         choices=("one", "all"),
     )
     context_turns: int = option(
@@ -102,23 +100,21 @@ class BuildCandidatesOptions(SplitOptions):
     )
     negatives_from: str = option(
         "random",
-        "How the other candidates (negatives) are chosen among the responses of other sessions. "
-        "random: drawn; bm25: those that BM25 finds nearest to the words of the context, and if "
-        "these are too few, drawn ones. Negatives come from the split of their response, "
-        "so that none is held out: give the fractions and seed of prepare_data.",
+        "The other candidates are responses of other sessions, drawn or those that BM25 finds "
+        "nearest to the context. They are of the split of their response, so that none is held "
+        "out: give the fractions and seed of prepare_data.",
         choices=("random", "bm25"),
     )
     skip_top: int = option(
         0,
-        "With bm25: number of nearest ones to skip, because they may be as good as the true "
-        "response.",
+        "With bm25: nearest ones to skip, as they may be as good as the true response.",
         minimum=0,
         maximum=1_000_000,
     )
     same_role: bool = option(
         True,
-        "Choose negatives only among what the role of the responder says, if that is enough; "
-        "otherwise many are the other party's, and who speaks tells them from the true response.",
+        "Choose negatives among what the responder's role says, if that is enough; else who "
+        "speaks tells many from the true response.",
     )
     dev_fraction: float = 0.0  # no split: negatives come from all other sessions
     test_fraction: float = 0.0

@@ -63,7 +63,7 @@ def test_the_table_has_a_line_a_score_with_its_context_interval_and_chance():
     assert correlate(RISING, 100.0, tie_share=1.0).warning() is None
 
 
-def test_the_table_says_of_how_many_candidates_a_score_is_and_what_roles_tell():
+def test_the_table_says_of_how_many_candidates_a_score_is():
     sizes = {"groups": 3.0, "candidates": 6.0, "groups_of_5": 1.0, "groups_of_6": 2.0}
     names = ("own_r1", "own_r1_of_2", "own_map")
     items = {name: np.array(MAP) for name in names}
@@ -73,9 +73,6 @@ def test_the_table_says_of_how_many_candidates_a_score_is_and_what_roles_tell():
     assert text.count("own_r1 of 6 ") == text.count("own_r1 of 2 ") == 2
     note = "b/c/test: 3 groups (1 of 5, 2 of 6 candidates); R@k is over the groups of 6, all other"
     assert text.count(note) == 1
-    evaluation = Evaluation({**scores, "tie_share": 0.0, "role_r1": 21.5}, items)
-    text = format_table([make_result("response_own", "test", "f", evaluation)])
-    assert "test: a ranking that knows only the role of each candidate has R@1 21.50" in text
 
 
 def test_what_was_written_is_read_back_of_an_older_version_too(tmp_path):
