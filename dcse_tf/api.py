@@ -1,14 +1,13 @@
 """The jobs as functions, for notebooks and other programs.
 
 Their keyword arguments have the names of the command line's flags; errors name them in backticks.
-Signatures follow from the classes of options: `inspect.signature` and `help` show them, and
-`dcse_tf/__init__.pyi` spells them out for editors and type checkers.
+Signatures follow from the classes of options; `dcse_tf/__init__.pyi` spells them out for editors
+and type checkers, and `dcse JOB --help` explains them.
 """
 
 import contextlib
 import dataclasses
 import functools
-import inspect
 import logging
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,41 +55,6 @@ def make_options(
     return kind.from_dict(read_flags(kind, job, flags)[1] | keywords)
 
 
-def _make_signature(kind: type[Options], returns: Any) -> inspect.Signature:
-    """The keywords of a job's function: its options, with their types and defaults.
-
-    Where a class stands for several, these are the options of all; a default that differs among
-    them is None, and further keywords are those of plug-ins.
-    """
-    _, entries = kind.choice()
-    kinds = [entry.options for entry in entries.values()] or [kind]
-    types = {name: type_ for each in (kind, *kinds) for name, type_ in each.types().items()}
-    keyword, path = inspect.Parameter.KEYWORD_ONLY, "str | os.PathLike[str]"
-    presets = "str | Sequence[str]"
-    parameters = [inspect.Parameter("preset", keyword, default=(), annotation=presets)]
-    for name, type_ in types.items():
-        own = [each.fields()[name] for each in kinds if name in each.fields()]
-        field = own[0] if own else kind.fields()[name]
-        rules, default, annotation = field.metadata, field.default, type_.__name__
-        if type_ is tuple:
-            annotation = f"{path} | Iterable[{path} | float]"
-        elif rules["choices"] and not isinstance(rules["choices"], Mapping):
-            annotation = f"Literal[{', '.join(map(repr, rules['choices']))}]"
-        elif type_ is str and rules["path"]:
-            annotation = path
-        elif rules["words"]:
-            annotation += f" | Literal[{', '.join(map(repr, rules['words']))}]"
-        if len(own) == len(kinds) and all(each.metadata["required"] for each in own):
-            default = inspect.Parameter.empty
-        elif default is None or any(each.default != default for each in own):
-            default, annotation = None, f"{annotation} | None"
-        parameters.append(inspect.Parameter(name, keyword, default=default, annotation=annotation))
-    if entries:
-        further = inspect.Parameter.VAR_KEYWORD
-        parameters.append(inspect.Parameter("further", further, annotation="Any"))
-    return inspect.Signature(parameters, return_annotation=returns)
-
-
 def _job(kind: type[T]) -> Callable[[Callable[[T], Any]], Callable[..., Any]]:
     """Makes a function of keyword arguments from one of a job's options.
 
@@ -108,8 +72,9 @@ def _job(kind: type[T]) -> Callable[[Callable[[T], Any]], Callable[..., Any]]:
             with _show_log(), stage(options) as staged, name_missing_tensorflow(job):
                 return function(staged)
 
-        returns = inspect.signature(function).return_annotation
-        call.__signature__ = _make_signature(kind, returns)  # type: ignore[attr-defined]
+        # `help` would show the function inside.
+        del call.__wrapped__
+        call.options = kind  # type: ignore[attr-defined]
         return call
 
     return decorate

@@ -9,7 +9,7 @@ import pathlib
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Self
+from typing import Any, Self
 
 from absl import logging as absl_logging
 from tqdm import tqdm
@@ -81,15 +81,8 @@ class Progress:
         self.total, self.done = total, already
         self._unit, self._already, self._every = unit, already, every
         self._started = self._shown = time.monotonic()
-        self._bar = tqdm(
-            total=total or None,
-            initial=already,
-            desc=unit,
-            unit="",
-            leave=False,
-            dynamic_ncols=True,
-            disable=not can_move(),
-        )
+        style: dict[str, Any] = {"desc": unit, "unit": "", "leave": False, "dynamic_ncols": True}
+        self._bar = tqdm(total=total or None, initial=already, disable=not can_move(), **style)
 
     def __enter__(self) -> Self:
         return self
@@ -98,13 +91,7 @@ class Progress:
         self.close()
 
     def update(self, done: int, total: int = 0, **figures: float) -> None:
-        """Updates the count, and what is shown if that is due.
-
-        Args:
-            done: how many are done, including `already`.
-            total: how many there are, if it was not known before.
-            figures: further values to show, such as loss=0.31.
-        """
+        """Tells how many are done, `already` included, of how many; figures such as loss=0.31."""
         self.done, self.total = done, total or self.total
         told = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
         now = time.monotonic()
@@ -114,14 +101,12 @@ class Progress:
             self._bar.update(done - self._bar.n)
         elif now - self._shown >= self._every:
             self._shown = now
-            seconds = max(now - self._started, 1e-9)
-            rate = (done - self._already) / seconds
+            rate = (done - self._already) / max(now - self._started, 1e-9)
             of = f" of {self.total:,}" if self.total else ""
-            parts = [f"{done:,}{of} {self._unit}"]
-            if self.total and rate:
-                parts.append(f"{tqdm.format_interval((self.total - done) / rate)} left")
-            parts.append(f"{rate:,.1f} a second" if rate >= 1 else f"{rate:.2g} a second")
-            _say(", ".join([*parts, *([told] if told else [])]))
+            left = f"{tqdm.format_interval((self.total - done) / (rate or 1e-9))} left"
+            speed = f"{rate:,.1f} a second" if rate >= 1 else f"{rate:.2g} a second"
+            parts = [f"{done:,}{of} {self._unit}", left if of and rate else "", speed, told]
+            _say(", ".join(filter(None, parts)))
         if done >= self.total > 0:
             self.close()
 

@@ -40,13 +40,12 @@ def read_worker(environment: Mapping[str, str] = os.environ) -> Worker:
     Raises:
         InputError: TF_CONFIG has the wrong form, or names tasks other than chief and worker.
     """
-    text = environment.get(VARIABLE, "")
-    if not text.strip():
+    text = environment.get(VARIABLE, "").strip()
+    if not text:
         return Worker()
     try:
         config = parse_json(text)
         cluster, task = config["cluster"], config["task"]
-        others = cluster.keys() - {"chief", "worker"}
         # TensorFlow numbers a chief, if there is one, before the workers.
         addresses = [*cluster.get("chief", []), *cluster.get("worker", [])]
         before = len(cluster.get("chief", [])) if task["type"] == "worker" else 0
@@ -56,6 +55,6 @@ def read_worker(environment: Mapping[str, str] = os.environ) -> Worker:
             raise ValueError(addresses)
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise InputError(_EXPECTED) from error
-    if others:
-        raise InputError(f"{VARIABLE}: {', '.join(sorted(others))}: expected only workers")
+    if others := sorted(cluster.keys() - {"chief", "worker"}):
+        raise InputError(f"{VARIABLE}: {', '.join(others)}: expected only workers")
     return Worker(before + number, len(addresses), own)
