@@ -3,7 +3,6 @@
 Only a job's own modules import TensorFlow, so that --help and errors in flags appear at once.
 """
 
-import contextlib
 import dataclasses
 import faulthandler
 import gc
@@ -11,15 +10,14 @@ import importlib
 import importlib.metadata
 import os
 import pathlib
-import select
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from dcse_tf import progress
-from dcse_tf.arguments import parse_flags
-from dcse_tf.cli.help import HELP, as_flags, describe_job, list_all_presets, list_jobs, one_line
+from dcse_tf.arguments import list_presets, parse_flags
+from dcse_tf.cli.help import HELP, as_flags, describe_job, list_jobs, one_line
 from dcse_tf.cli.queries import search
 from dcse_tf.errors import EXIT_STATUS, InputError, name_missing_tensorflow
 from dcse_tf.options import OptionError, Options, show
@@ -249,66 +247,44 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if arguments is None:
         faulthandler.enable()
         arguments = sys.argv[1:]
-    job, *arguments = arguments or ["--help"]
-    with _tell_errors():
+    job, *flags = arguments or ["--help"]
+    try:
         if job in HELP:
             print(list_jobs({name: each.summary for name, each in JOBS.items()}))
         elif job == "--version":
             print(importlib.metadata.version("dcse_tf"))
         elif job == "presets":
-            print(f"Settings for a job, by the names that --preset takes:\n\n{list_all_presets()}")
+            print("Settings for a job, by the names that --preset takes:\n")
+            for each in list_presets():
+                print(f"  {each.name:24}{each.job:16}{each.summary}")
         elif job in JOBS:
-            run(job, arguments)
+            _run(job, flags)
         else:
             sys.exit(f"error: {show(job)} is not a job; dcse --help lists them")
-
-
-def run(job: str, arguments: Sequence[str]) -> None:
-    """Runs a job; user errors end the process with a one-line message.
-
-    Args:
-        job: the job's name.
-        arguments: the job's flags.
-    """
-    with _tell_errors():
-        kind, summary = load_options(job), JOBS[job].summary
-        if HELP & {*arguments}:
-            others = [argument for argument in arguments if argument not in HELP]
-            print(describe_job(job, summary, kind, others))
-            return
-        options = parse_flags(kind, job, arguments)
-        own = JOBS[job].run
-        with (
-            progress.show_log(spell=as_flags),
-            stage(options) as staged,
-            name_missing_tensorflow(job),
-        ):
-            found = _load(own)(staged) if isinstance(own, str) else own(staged)
-        for text in (found, JOBS[job].then.format_map(options.to_dict())):
-            if text and isinstance(text, str):
-                print(text)
-
-
-@contextlib.contextmanager
-def _tell_errors() -> Iterator[None]:
-    """Turns user errors into a one-line message and an exit status.
-
-    If whoever reads standard output has gone, as in `dcse --help | true`, the status alone says so.
-    """
-    try:
-        yield
         print(end="", flush=True)
+    except BrokenPipeError:
+        # Whoever reads the output has gone, as in `dcse --help | true`. Python flushes it once more
+        # when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
+        sys.exit(128 + signal.SIGPIPE)
     except (OptionError, InputError, OSError) as error:
-        if isinstance(error, BrokenPipeError):
-            poll = select.poll()
-            poll.register(_STDOUT, 0)
-            if any(event & select.POLLERR for _, event in poll.poll(0)):
-                # Python flushes standard output once more when it ends.
-                os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
-                sys.exit(128 + signal.SIGPIPE)
         sys.exit(f"error: {one_line(error)}")
     except MemoryError as error:
         sys.exit(f"error: out of memory {one_line(error)}".rstrip())
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
+
+
+def _run(job: str, flags: Sequence[str]) -> None:
+    kind, summary, run = load_options(job), JOBS[job].summary, JOBS[job].run
+    if HELP & {*flags}:
+        print(describe_job(job, summary, kind, [flag for flag in flags if flag not in HELP]))
+        return
+    options = parse_flags(kind, job, flags)
+    spell = progress.show_log(spell=as_flags)
+    with spell, stage(options) as staged, name_missing_tensorflow(job):
+        found = _load(run)(staged) if isinstance(run, str) else run(staged)
+    for text in (found, JOBS[job].then.format_map(options.to_dict())):
+        if text and isinstance(text, str):
+            print(text)

@@ -33,27 +33,17 @@ _LONGEST_MESSAGE = 1000  # characters
 
 def list_jobs(summaries: Mapping[str, str]) -> str:
     """The text of `dcse --help`; `summaries` says of each job what it does."""
-    others = {"presets": "Lists settings for the jobs, by the names that --preset takes."}
-    lines = [f"  {job:18}{summary}" for job, summary in {**summaries, **others}.items()]
-    return "\n".join(
-        ["usage: dcse JOB --flag=value ...", "", *lines, "", "dcse JOB --help lists its flags."]
-    )
-
-
-def list_all_presets() -> str:
-    """A line for each preset: its name, its job and its summary."""
-    return "\n".join(f"  {each.name:24}{each.job:16}{each.summary}" for each in list_presets())
+    presets = {"presets": "Lists settings for the jobs, by the names that --preset takes."}
+    lines = [f"  {job:18}{summary}" for job, summary in {**summaries, **presets}.items()]
+    usage = "usage: dcse JOB --flag=value ...\n"
+    return "\n".join([usage, *lines, "\ndcse JOB --help lists its flags."])
 
 
 def describe_job(job: str, summary: str, kind: type[Options], arguments: Sequence[str]) -> str:
     """The text of `dcse JOB --help`.
 
-    Args:
-        job: the job's name.
-        summary: what it does.
-        kind: the class of its options. If it stands for several, such as those of the training
-            tasks, the text is that of the one that the arguments choose, or of the first.
-        arguments: the other arguments.
+    If the class of its options stands for several, such as those of the training tasks, the text is
+    that of the one that the other arguments choose, or of the first.
     """
     chooser, entries = kind.choice()
     parts = [

@@ -45,17 +45,9 @@ def _open_output(output: str) -> Iterator[Callable[[str, list[Any]], None]]:
 
 
 def _read_queries() -> Iterator[str]:
-    """Yields the lines of standard input, except blank ones; on a terminal, with a prompt.
-
-    Raises:
-        InputError: a line is not UTF-8.
-    """
+    """Yields the lines of standard input, except blank ones."""
     if sys.stdin.isatty():
-        with contextlib.suppress(EOFError):
-            while True:
-                if query := input("query> ").strip():
-                    yield query
-        return
+        print("a query a line, please; Ctrl-D ends", file=sys.stderr)
     for number, raw in enumerate(iter(sys.stdin.buffer.readline, b""), start=1):
         try:
             query = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")

@@ -61,10 +61,10 @@ BASE = {
 # Lines of each room, and of what stands beside the package. A number may only fall: what is added
 # is paid for by what leaves. "base" are the modules at the top.
 BUDGETS = {
-    "base": 1873,
+    "base": 1822,
     "baselines": 728,
     "bert": 3033,
-    "cli": 522,
+    "cli": 480,
     "data": 4074,
     "encoder": 1275,
     "evaluation": 1617,
@@ -79,7 +79,7 @@ BUDGETS = {
     "spark": 382,
     "tasks": 2209,
     "training": 1837,
-    "tests": 18173,
+    "tests": 18211,
     "experiments": 3032,
     "docs": 2187,
 }

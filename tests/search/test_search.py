@@ -386,7 +386,7 @@ def test_queries_of_a_flag_a_file_a_pipe_and_a_terminal_are_answered_alike(
     assert run_command(of_file.replace(output="-"), capsys, monkeypatch) == expected
     assert run_command(to_stdout, capsys, monkeypatch, content.encode()) == expected
     typed = run_command(to_stdout, capsys, monkeypatch, content.encode(), True)
-    assert typed.replace("query> ", "").strip() == expected.strip()
+    assert typed == expected
 
     output = str(tmp_path / "answers.jsonl")
     printed = run_command(of_file.replace(output=output), capsys, monkeypatch)
