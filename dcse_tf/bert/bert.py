@@ -191,7 +191,9 @@ def save_backbone(
     """
     tensors = bert_weights.to_tensors(bert_weights.backbone_weights(backbone))
     if token_mean is not None:
-        tensors = bert_weights.shift_tokens(tensors, backbone.num_layers, token_mean)
+        # From the last layer norm's bias, so that it applies in any software that reads the files.
+        name = f"encoder.layer.{backbone.num_layers - 1}.output.LayerNorm.bias"
+        tensors[name] = (tensors[name] - token_mean).astype(tensors[name].dtype)
     bert_weights.write_bert(folder, config, tensors)
 
 

@@ -184,12 +184,6 @@ def read_config(folder: pathlib.Path) -> dict[str, Any]:
     return config
 
 
-def is_mpnet(folder: pathlib.Path) -> bool:
-    """Whether a folder's config.json is an MPNet's; False if there is none."""
-    path = folder / "config.json"
-    return path.is_file() and read_json_object(path).get("model_type") == "mpnet"
-
-
 def read_max_sequence_length(folder: pathlib.Path, default: int = 128) -> int:
     """The sequence length in tokens from sentence-transformers' settings; `default` without them.
 

@@ -105,8 +105,8 @@ FAMILIES: dict[str, Family] = {
 def convert_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Converts the content of an encoder's config.json to a BERT's configuration.
 
-    A BERT's own configuration is returned without a number of buckets of distance, and otherwise
-    unchanged. Missing or invalid sizes are not checked here, but by the reader of the result.
+    A BERT's own is only left without a number of buckets of distance. Missing or invalid sizes are
+    checked by the reader of the result.
     """
     name = config.get("model_type", "bert")
     family = FAMILIES[name]

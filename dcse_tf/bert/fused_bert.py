@@ -24,7 +24,7 @@ class FusedBert(tf.Module):
 
     Args:
         tensors: the weights, see `read_bert_tensors`; with `SPEAKER_TABLE` if the BERT has speaker
-            embeddings, and with `RELATIVE_BIAS` for an MPNet.
+            embeddings, with `RELATIVE_BIAS` for an MPNet, and for `score` with `head_shapes`.
         config: the configuration, see `read_config`.
         compute_dtype: "float32" or "bfloat16".
         hold: makes a weight from an array and a dtype; a constant by default, or variables if a
@@ -59,10 +59,12 @@ class FusedBert(tf.Module):
         self._relative = None if relative is None else hold(relative[BUCKET_OF].T, self._dtype)
         self._speakers = None if speakers is None else hold(speakers, tf.float32)
 
-        def hold_dense(*names: str, scale: np.ndarray | float = 1.0) -> tuple[Any, Any]:
+        def hold_dense(
+            *names: str, scale: np.ndarray | float = 1.0, dtype: tf.DType = self._dtype
+        ) -> tuple[Any, Any]:
             kernel = np.concatenate([tensors[f"{name}.weight"].T for name in names], 1) * scale
             bias = np.concatenate([tensors[f"{name}.bias"] for name in names]) * scale
-            return hold(kernel, self._dtype), hold(bias, self._dtype)
+            return hold(kernel, dtype), hold(bias, dtype)
 
         def hold_norm(name: str) -> tuple[Any, Any]:
             gamma, beta = (tensors[f"{name}.LayerNorm.{part}"] for part in ("weight", "bias"))
@@ -84,23 +86,23 @@ class FusedBert(tf.Module):
             }
             self._layers.append(layer)
 
+        # Always in float32, since the head computes only one row for each sequence.
+        heads = [name for name in (POOLER, CLASSIFIER) if f"{name}.weight" in tensors]
+        self._head = [hold_dense(name, dtype=tf.float32) for name in heads]
+
     def __call__(self, inputs: dict[str, tf.Tensor], training: bool = False) -> tf.Tensor:
-        """Token embeddings, the same as those of `build_bert_encoder`'s model.
+        """Token embeddings, the same as those of `build_bert_encoder`'s model; without dropout.
 
         Args:
             inputs: token_ids int32 and padding_mask bool (True = real token), both
                 `[utterances, tokens]`. In the same shape, int32: segment_ids (all 0 if missing)
                 and, if the BERT has speaker embeddings, speaker_ids.
-            training: must be False, since there is no dropout.
+            training: must be False.
 
         Returns:
             float32 `[utterances, tokens, dim]`.
-
-        Raises:
-            ValueError: `training` is True.
         """
-        if training:
-            raise ValueError("FusedBert is for inference")
+        assert not training
         token_ids = inputs["token_ids"]
         tokens = tf.shape(token_ids)[1]
         x = tf.gather(self._tokens, token_ids) + self._positions[:tokens]
@@ -121,6 +123,14 @@ class FusedBert(tf.Module):
         for layer in self._layers:
             x = self._run_layer(x, layer, bias, tokens)
         return tf.reshape(x, tf.stack([-1, tokens, self.dim]))
+
+    def score(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
+        """Logits of sequences by BertForSequenceClassification's head of one output, on [CLS]:
+        float32 `[sequences]`; for the inputs, see `__call__`.
+        """
+        pooler, classifier = self._head
+        pooled = tf.tanh(_dense(self(inputs)[:, 0], pooler))
+        return tf.squeeze(_dense(pooled, classifier), 1)
 
     def _run_layer(
         self, x: tf.Tensor, layer: dict[str, Any], bias: tf.Tensor, tokens: tf.Tensor
@@ -147,33 +157,3 @@ class FusedBert(tf.Module):
 def _dense(x: tf.Tensor, weights: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
     kernel, bias = weights
     return tf.nn.bias_add(tf.matmul(tf.cast(x, kernel.dtype), kernel), bias)
-
-
-class FusedCrossEncoder(FusedBert):
-    """A BERT with BertForSequenceClassification's head of one output, on [CLS].
-
-    Args: as for `FusedBert`; the tensors include those of the head, see `head_shapes`.
-    """
-
-    def __init__(
-        self,
-        tensors: Mapping[str, np.ndarray],
-        config: dict[str, Any],
-        compute_dtype: str = "float32",
-        hold: Hold | None = None,
-    ):
-        super().__init__(tensors, config, compute_dtype, hold)
-        hold = hold or tf.constant
-        # Always in float32, since the head computes only one row for each sequence.
-        self._pooler, self._classifier = (
-            (
-                hold(tensors[f"{name}.weight"].T, tf.float32),
-                hold(tensors[f"{name}.bias"], tf.float32),
-            )
-            for name in (POOLER, CLASSIFIER)
-        )
-
-    def score(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Logits of sequences, float32 `[sequences]`; for the inputs, see `FusedBert.__call__`."""
-        pooled = tf.tanh(_dense(self(inputs)[:, 0], self._pooler))
-        return tf.squeeze(_dense(pooled, self._classifier), 1)

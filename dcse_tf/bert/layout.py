@@ -1,7 +1,7 @@
 """How a table of utterances is laid out for the encoder: padded or packed.
 
 With any layout, the encoded tokens come back as the table `[utterances, tokens, dim]`; a layout
-only decides what the encoder computes. See `dcse_tf.bert.layout.Layout`.
+only decides what the encoder computes.
 """
 
 from __future__ import annotations

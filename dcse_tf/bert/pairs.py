@@ -71,15 +71,8 @@ class Places:
         second: tf.Tensor,
         marks: tuple[int, int, int, int] = (0, 0, 0, 0),
     ) -> tf.Tensor:
-        """Makes a table of token ids or of any other values of the tokens.
-
-        Args:
-            first, second: int32 `[tokens]`, the values of all first segments' tokens and of all
-                second segments', including tokens that are truncated.
-            marks: the values of the marks.
-
-        Returns:
-            int32 `[rows, tokens]`.
+        """Makes a table, int32 `[rows, tokens]`, of token ids or of any other values of all first
+        segments' tokens, of all second segments', also truncated ones, and of the marks.
         """
         values = tf.concat([first, second, tf.constant(marks, first.dtype)], axis=0)
         return tf.gather(values, self.sources)

@@ -12,7 +12,7 @@ from typing import Any
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
-from dcse_tf.bert.checkpoints import find_padding, is_mpnet
+from dcse_tf.bert.checkpoints import find_padding
 from dcse_tf.bert.families import is_relative
 from dcse_tf.bert.sentence_modules import read_prefix
 from dcse_tf.bert.vocabulary import (
@@ -61,7 +61,9 @@ def read_vocabulary(folder: pathlib.Path) -> Vocabulary:
             f"{folder}: {problem}; a checkpoint has it as vocab.txt or tokenizer.json, which "
             "transformers' AutoTokenizer writes for one that has other files"
         )
-    if is_mpnet(folder) and not (isinstance(vocabulary, MPNetPieces) and find_padding(folder) == 1):
+    config = folder / "config.json"
+    is_mpnet = config.is_file() and read_json_object(config).get("model_type") == "mpnet"
+    if is_mpnet and not (isinstance(vocabulary, MPNetPieces) and find_padding(folder) == 1):
         raise InputError(f"{folder}: expected the vocabulary of an MPNet, which begins <s>, <pad>")
     return vocabulary.with_prefix(read_prefix(folder))
 

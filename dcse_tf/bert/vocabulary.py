@@ -183,10 +183,6 @@ class Vocabulary(abc.ABC):
         """Everything that affects tokenisation, except the prefix."""
 
     @abc.abstractmethod
-    def describe(self) -> str:
-        """How a text is normalised, in a few words."""
-
-    @abc.abstractmethod
     def begins_word(self, token: str) -> bool:
         """Whether an entry that is not special can begin a word."""
 
@@ -224,9 +220,6 @@ class WordPiece(Vocabulary):
 
     def _content(self) -> bytes:
         return "\n".join((*self.text_tokens, f"lowercase={self.lowercase}")).encode()
-
-    def describe(self) -> str:
-        return "lower-cased, accents removed" if self.lowercase else "cased"
 
     def begins_word(self, token: str) -> bool:
         return not token.startswith(PIECE) and not (token.startswith("[") and token.endswith("]"))
@@ -334,9 +327,6 @@ class BytePair(Subwords):
     def _content(self) -> bytes:
         return "\n".join((*self.text_tokens, "", *self.merges)).encode()
 
-    def describe(self) -> str:
-        return "cased, in bytes"
-
     def make_split(self) -> Split:
         tokenizer, steps = self.make_fast(), pre_tokenizers
         parts = [steps.Split(tokenizers.Regex(pattern), "isolated") for pattern in _SPLITS]
@@ -372,9 +362,6 @@ class SentencePiece(Subwords):
     def _content(self) -> bytes:
         tokens = "\n".join(self.text_tokens).encode()
         return tokens + np.array(self.scores, np.float32).tobytes() + self.charsmap
-
-    def describe(self) -> str:
-        return "cased, normalised by SentencePiece"
 
     def make_split(self) -> Split:
         import sentencepiece

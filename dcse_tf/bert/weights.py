@@ -270,18 +270,6 @@ def to_tensors(pairs: Iterable[WeightPair]) -> dict[str, np.ndarray]:
     return {pair.name: np.ascontiguousarray(pair.to_huggingface()) for pair in pairs}
 
 
-def shift_tokens(
-    tensors: Mapping[str, np.ndarray], layers: int, shift: np.ndarray
-) -> dict[str, np.ndarray]:
-    """Subtracts a constant from a BERT's token embeddings, and so from its sentence embeddings.
-
-    The constant, float `[dim]`, is subtracted from the last layer norm's bias, so that it applies
-    in any software that reads the files.
-    """
-    name = f"encoder.layer.{layers - 1}.output.LayerNorm.bias"
-    return {**tensors, name: (tensors[name] - shift).astype(tensors[name].dtype)}
-
-
 def write_bert(
     folder: pathlib.Path, config: Mapping[str, Any], tensors: dict[str, np.ndarray]
 ) -> None:

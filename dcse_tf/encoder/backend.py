@@ -80,43 +80,24 @@ class Backend(abc.ABC):
         batch_size: int | None = None,
         progress: Progress | None = None,
     ) -> np.ndarray:
-        """Embeds inputs from `read`, at least one, in batches of similar lengths.
+        """Embeds inputs from `read`, at least one, of the lengths int `[inputs]`, in batches of
+        similar lengths, see `split_by_length`, with progress after each: float32 `[inputs, dim]`.
 
-        Args:
-            inputs: their order decides which inputs of equal length share a batch, and so affects
-                the last bits of the embeddings.
-            lengths: tokens of each input, int `[inputs]`.
-            batch_size: see `split_by_length`.
-            progress: called after each batch.
-
-        Returns:
-            float32 `[inputs, dim]`.
+        Which inputs of equal length share a batch, and so the last bits, follows from their order.
         """
-        order = np.argsort(lengths, kind="stable")
-        lengths = lengths[order]
-        done = np.cumsum(lengths)
-        embeddings = np.empty([len(lengths), 0], np.float32)
-        for start, stop in split_by_length(lengths, self.batch_tokens, batch_size):
-            rows = order[start:stop]
-            batch = self.embed(inputs[rows], int(lengths[stop - 1]))
-            if not start:
+        embeddings = np.empty([0, 0], np.float32)
+        for rows in batch_by_length(lengths, self.batch_tokens, batch_size, progress):
+            batch = self.embed(inputs[rows], int(lengths[rows[-1]]))
+            if not len(embeddings):
                 embeddings = np.empty([len(lengths), batch.shape[1]], np.float32)
             embeddings[rows] = batch
-            if progress:
-                progress(int(done[stop - 1]), int(done[-1]))
         return embeddings
 
 
 class FunctionBackend(Backend):
-    """Runs a function of texts. Lengths in tokens are estimated from bytes, and no text counts as
-    truncated: the function tokenizes by itself, or not at all.
-
-    Args:
-        encode: maps n texts to float `[n, dim]`.
-        fingerprint: computes the hash of what the function was made from.
-        batch_tokens: most tokens in a batch; four bytes count as one token.
-        settings: see `Backend`.
-        match: the model's own similarity, if there is one.
+    """Runs a function of n texts to float `[n, dim]`; another computes the hash of what it was made
+    from. Lengths are estimated, four bytes to a token, and no text counts as truncated: the
+    function tokenizes by itself, or not at all.
     """
 
     def __init__(
@@ -125,12 +106,10 @@ class FunctionBackend(Backend):
         fingerprint: Callable[[], str],
         batch_tokens: int,
         settings: Mapping[str, Any] | None = None,
-        match: Match | None = None,
     ):
         super().__init__(batch_tokens, {"max_sequence_length": None, **(settings or {})})
         self._encode = encode
         self._fingerprint = fingerprint
-        self.match = match
 
     def read(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         sizes = np.array([len(text.encode()) for text in texts])
@@ -142,6 +121,24 @@ class FunctionBackend(Backend):
 
     def fingerprint(self) -> str:
         return self._fingerprint()
+
+
+def batch_by_length(
+    lengths: np.ndarray,
+    batch_tokens: int,
+    batch_size: int | None = None,
+    progress: Progress | None = None,
+) -> Iterator[np.ndarray]:
+    """Batches of inputs of similar lengths in tokens, int `[inputs]`; see `split_by_length`.
+
+    Yields the places of each batch, the shortest input first, and tells the progress after it.
+    """
+    order = np.argsort(lengths, kind="stable")
+    done = np.cumsum(lengths[order])
+    for start, stop in split_by_length(lengths[order], batch_tokens, batch_size):
+        yield order[start:stop]
+        if progress:
+            progress(int(done[stop - 1]), int(done[-1]))
 
 
 def split_by_length(

@@ -18,7 +18,6 @@ from dcse_tf.errors import InputError, require
 from dcse_tf.files import hash_bytes, hash_file
 from dcse_tf.input_files import read_json_object
 from dcse_tf.machine import count_threads
-from dcse_tf.progress import Progress
 
 # The settings of an ONNX export or a SavedModel, and its fingerprint.
 SETTINGS_FILE = "dcse_tf.json"
@@ -34,7 +33,6 @@ _LEFT_OUT = ["SkipLayerNormFusion"]
 # Signatures of a SavedModel, see `dcse_tf.exporting.saved_model`: an encoder's, and a re-ranker's.
 EMBED, MATCH = "serving_default", "match"
 SCORE = "score"
-_ROWS = 16  # contexts matched at a time
 
 # A static export is in model2vec's format.
 STATIC_TYPE, STATIC_FILE, STATIC_TABLE = "model2vec", "model.safetensors", "embeddings"
@@ -143,7 +141,7 @@ class OnnxBackend(Backend):
 
 
 def load_saved_model(folder: pathlib.Path, batch_tokens: int) -> FunctionBackend:
-    """Loads an export that tokenizes by itself; one of a fitted baseline matches no responses.
+    """Loads an export that tokenizes by itself. Its signature `match` is for servers.
 
     Raises:
         InputError: it is not the export of a sentence encoder.
@@ -162,18 +160,6 @@ def load_saved_model(folder: pathlib.Path, batch_tokens: int) -> FunctionBackend
     def encode(texts: list[str]) -> np.ndarray:
         return signatures[EMBED](sentences=tf.constant(texts))["embeddings"].numpy()
 
-    def match(contexts: list[list[str]], candidates: list[list[str]]) -> np.ndarray:
-        scores, progress = [], Progress("contexts", len(contexts))
-        for start in range(0, len(contexts), _ROWS):
-            rows = slice(start, start + _ROWS)
-            found = signatures[MATCH](
-                context=tf.ragged.constant(contexts[rows], tf.string).to_tensor(),
-                candidates=tf.constant(candidates[rows]),
-            )
-            scores.append(found["similarities"].numpy())
-            progress.update(min(start + _ROWS, len(contexts)))
-        return np.concatenate(scores)
-
     def fingerprint() -> str:
         # What the export records; else a hash of the files that decide what it computes.
         if isinstance(recorded := written.get("fingerprint"), str):
@@ -183,8 +169,7 @@ def load_saved_model(folder: pathlib.Path, batch_tokens: int) -> FunctionBackend
         lines = (f"{path.relative_to(folder)} {hash_file(path)}\n" for path in paths)
         return hash_bytes("".join(lines).encode())
 
-    matches = match if MATCH in signatures else None
-    return FunctionBackend(encode, fingerprint, batch_tokens, known, matches)
+    return FunctionBackend(encode, fingerprint, batch_tokens, known)
 
 
 def is_static(folder: pathlib.Path) -> bool:

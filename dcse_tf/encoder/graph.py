@@ -21,7 +21,7 @@ from dcse_tf.bert.token_rows import TokenRows, UnknownTokens
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.bert.vocabulary import Vocabulary
 from dcse_tf.bert.weights import read_bert_tensors
-from dcse_tf.encoder.backend import BATCH_TOKENS, Backend, hash_arrays, split_by_length
+from dcse_tf.encoder.backend import BATCH_TOKENS, Backend, batch_by_length, hash_arrays
 from dcse_tf.encoder.load import find_folder, refuse_reranker
 from dcse_tf.encoder.model_options import ModelOptions
 from dcse_tf.errors import InputError
@@ -109,9 +109,6 @@ class EncoderGraph(tf.Module):
 
         It is a hash of values, not of files: an export has its checkpoint's fingerprint, unless it
         changes the embeddings. The compute dtype is not part of it.
-
-        Raises:
-            ValueError: the encoder was not read from a checkpoint.
         """
         if self.source is None:
             raise ValueError("only an encoder that was read from a checkpoint has a fingerprint")
@@ -129,19 +126,12 @@ class EncoderGraph(tf.Module):
 
 
 class GraphBackend(Backend):
-    """Runs an `EncoderGraph`: tokenizes the sentences, then batches them by tokens.
-
-    Args:
-        graph: the encoder. Its weights may change between calls, as they do during training.
-        batch_tokens: most tokens in a batch, including padding.
-        compute_dtype: the type that the graph's BERT computes in, for `settings`.
+    """Runs an `EncoderGraph`, whose weights may change between calls, as they do during training:
+    tokenizes the sentences, then batches them by tokens. The compute dtype is for `settings`.
     """
 
     def __init__(
-        self,
-        graph: EncoderGraph,
-        batch_tokens: int = BATCH_TOKENS,
-        compute_dtype: str = "float32",
+        self, graph: EncoderGraph, batch_tokens: int = BATCH_TOKENS, compute_dtype: str = "float32"
     ):
         vocabulary = graph.vocabulary
         settings = {
@@ -193,10 +183,8 @@ class GraphBackend(Backend):
         """Text -> its token embeddings, float32 `[tokens, dim]`, without padding."""
         texts = sorted(set(texts))
         rows, lengths, _ = self.read(texts)
-        order = np.argsort(lengths, kind="stable")
         encoded = {}
-        for start, stop in split_by_length(lengths[order], self.batch_tokens):
-            places = order[start:stop]
+        for places in batch_by_length(lengths, self.batch_tokens):
             table, _ = self._encode(rows[places].to_table(int(lengths[places[-1]])))
             for place, embeddings in zip(places, table.numpy(), strict=True):
                 encoded[texts[place]] = embeddings[: lengths[place]].copy()
@@ -205,17 +193,10 @@ class GraphBackend(Backend):
     def score(
         self, contexts: list[list[str]], candidates: list[list[str]], chunk: int = _CHUNK
     ) -> np.ndarray:
-        """The matching similarity of each context's candidates.
+        """The matching similarity of each context's candidates, see `Match`.
 
-        In a chunk of contexts, every distinct text is encoded once.
-
-        Args:
-            contexts: texts of the turns of each context, at least one per context.
-            candidates: texts of each context's candidates, the same number for every context.
-            chunk: number of contexts whose token embeddings are held in memory at a time.
-
-        Returns:
-            float32 `[contexts, candidates]`.
+        In a chunk, the contexts whose token embeddings are held in memory at a time, every distinct
+        text is encoded once.
         """
         scores, progress = [], Progress("contexts", len(contexts))
         for begin in range(0, len(contexts), chunk):
@@ -229,10 +210,7 @@ class GraphBackend(Backend):
         return np.concatenate(scores)
 
     def _match_rows(
-        self,
-        contexts: list[list[str]],
-        candidates: list[list[str]],
-        encoded: dict[str, np.ndarray],
+        self, contexts: list[list[str]], candidates: list[list[str]], encoded: dict[str, np.ndarray]
     ) -> np.ndarray:
         texts = sorted({text for group in (*contexts, *candidates) for text in group})
         place = {text: index for index, text in enumerate(texts)}

@@ -84,7 +84,6 @@ def describe_encoder(encoder: EncoderGraph, config: ExportOptions) -> dict[str, 
     kind = "MPNet" if is_relative(shape) else "BERT"
     facts = {
         "architecture": f"{kind}, {_describe_sizes(shape)}",
-        "text": encoder.vocabulary.describe(),
         "longest sentence": f"{encoder.max_sequence_length} tokens, the rest is cut off",
         "pooling": {"mean": "mean over all tokens", "cls": "the [CLS] token"}[encoder.pooling],
         "length": "unit" if config.unit_norm else "not normalised: compare by cosine",
@@ -106,7 +105,6 @@ def describe_reranker(folder: RerankerFolder) -> dict[str, str]:
     sizes = f", {_describe_sizes(config)}" if settings.architecture == BERT else ""
     return {
         "architecture": f"{settings.architecture}{sizes}",
-        "text": folder.vocabulary.describe(),
         "longest context": f"{settings.first_tokens} tokens; longer ones are cut at the start",
         "longest response": f"{settings.second_tokens} tokens; longer ones are cut at the end",
         "speakers": f"{'an' if settings.speakers else 'not an'} input of the model",

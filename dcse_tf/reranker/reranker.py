@@ -11,7 +11,7 @@ import numpy as np
 from dcse_tf.bert.blanks import NO_CANDIDATE, is_blank
 from dcse_tf.bert.token_rows import UnknownTokens, make_rule
 from dcse_tf.bert.vocabulary import Vocabulary
-from dcse_tf.encoder.backend import BATCH_TOKENS, split_by_length
+from dcse_tf.encoder.backend import BATCH_TOKENS, batch_by_length
 from dcse_tf.encoder.sentence_encoder import read_text_lists, read_texts
 from dcse_tf.options import OptionError
 from dcse_tf.progress import Progress
@@ -215,27 +215,18 @@ class Reranker:
         seconds = {text: ids[text][: rule.second_tokens - 1] for _, text in pairs}
 
         lengths = np.array([firsts[c].shape[1] + len(seconds[text]) + 3 for c, text in pairs])
-        order = np.argsort(lengths, kind="stable")
-        progress = Progress("tokens", int(lengths.sum())) if show_progress else None
-        done = 0
-        for start, stop in split_by_length(lengths[order], self.batch_tokens):
-            part = order[start:stop]
+        progress = Progress("tokens").update if show_progress else None
+        for part in batch_by_length(lengths, self.batch_tokens, progress=progress):
             batch = [(firsts[pairs[place][0]], seconds[pairs[place][1]]) for place in part]
             scores[part] = self._scorer.score(self._make_sequences(batch, int(lengths[part[-1]])))
-            done += int(lengths[part].sum())
-            if progress:
-                progress.update(done)
         return scores
 
     def _make_sequences(
         self, pairs: Sequence[tuple[np.ndarray, list[int]]], tokens: int
     ) -> Mapping[str, np.ndarray]:
-        """The sequences [CLS] u1 [EOT] ... um [EOT] [SEP] response [SEP], see `Scorer.score`.
-
-        Args:
-            pairs: the ids and the speakers of the context's tokens, int32 `[2, tokens]`, and the
-                ids of the response's.
-            tokens: the length of the longest sequence.
+        """The sequences [CLS] u1 [EOT] ... um [EOT] [SEP] response [SEP], see `Scorer.score`, at
+        most `tokens` long, of the ids and speakers of a context's tokens, int32 `[2, tokens]`, and
+        the ids of a response's.
         """
         rule = self._rule
         ids, mask, segments, speakers = np.zeros([4, len(pairs), tokens], np.int32)
@@ -246,12 +237,8 @@ class Reranker:
             mask[row, : end + 1] = 1
             segments[row, middle + 1 : end + 1] = 1
             speakers[row, 1:middle] = first[1]
-        return {
-            "token_ids": ids,
-            "padding_mask": mask != 0,
-            "segment_ids": segments,
-            "speaker_ids": speakers,
-        }
+        told = {"segment_ids": segments, "speaker_ids": speakers}
+        return {"token_ids": ids, "padding_mask": mask != 0, **told}
 
 
 def _read_contexts(

@@ -26,7 +26,7 @@ from dcse_tf.reading.reranker_files import (
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from dcse_tf.bert.fused_bert import FusedCrossEncoder
+    from dcse_tf.bert.fused_bert import FusedBert
     from dcse_tf.reading.cross_encoder import ReaderScorer
 
 BERT, LSTMS = "bert", ("dual_lstm", "esim")
@@ -144,19 +144,15 @@ def make_graph_scorer(score: "Callable[[dict[str, tf.Tensor]], tf.Tensor]") -> S
 
 def build_model(
     folder: RerankerFolder, compute_dtype: str = "float32", hold: Any = None
-) -> "FusedCrossEncoder | ReaderScorer":
-    """Builds the model of a checkpoint, with a function `score` from sequences to logits.
-
-    Args:
-        folder: the re-ranker.
-        compute_dtype: "float32" or "bfloat16"; scores are float32 either way.
-        hold: see `FusedBert`.
+) -> "FusedBert | ReaderScorer":
+    """Builds the model of a checkpoint, with a function `score` from sequences to logits; for
+    `hold` see `FusedBert`.
 
     Raises:
         InputError: a file is damaged, the architecture is unknown or does not support
             `compute_dtype`, or a sequence can have more tokens than the BERT has positions.
     """
-    from dcse_tf.bert.fused_bert import FusedCrossEncoder
+    from dcse_tf.bert.fused_bert import FusedBert
 
     tensors, settings = read_weights(folder), folder.settings
     if settings.architecture == BERT:
@@ -167,7 +163,7 @@ def build_model(
                 f"{folder.path / RERANKER_FILE}: first_tokens and second_tokens are {longest} "
                 f"together, but the BERT has {positions} positions"
             )
-        return FusedCrossEncoder(tensors, config, compute_dtype, hold)
+        return FusedBert(tensors, config, compute_dtype, hold)
     if compute_dtype != "float32":
         raise InputError(
             f"`compute_dtype`={compute_dtype}: {settings.architecture} computes in float32"

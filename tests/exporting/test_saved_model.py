@@ -83,9 +83,10 @@ def test_an_export_gives_the_runs_unit_embeddings_and_similarities(exported, run
     expected = plain / np.linalg.norm(plain, axis=1, keepdims=True)
     for count in (0, 1, len(TEXTS)):
         np.testing.assert_allclose(loaded.encode(TEXTS[:count]), expected[:count], atol=1e-5)
-    for responses in ([[]] * 3, CANDIDATES):
-        scores = encoder.similarity(CONTEXTS, responses)
-        np.testing.assert_allclose(loaded.similarity(CONTEXTS, responses), scores, atol=1e-5)
+    match = tf.saved_model.load(str(exported)).signatures["match"]
+    contexts = tf.ragged.constant(CONTEXTS, tf.string).to_tensor()
+    found = match(context=contexts, candidates=tf.constant(CANDIDATES))["similarities"]
+    np.testing.assert_allclose(found, encoder.similarity(CONTEXTS, CANDIDATES), atol=1e-5)
     assert loaded.settings["unit_norm"]
     assert loaded.settings["max_sequence_length"] == LENGTH
     assert loaded.fingerprint() != encoder.fingerprint()
