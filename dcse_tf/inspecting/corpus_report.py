@@ -5,7 +5,6 @@ import collections
 import json
 import pathlib
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,15 +22,10 @@ from dcse_tf.inspecting.inspect_options import InspectOptions
 from dcse_tf.inspecting.pages import render_page, render_table
 
 _NAMES_SHOWN = 40  # intents
-_LIMITS = (16, 25, 32, 50, 64, 100, 128, 256)
-_TOKENS_COUNTED = 100_000  # per utterance, at most
-_AT_A_TIME = 4096  # utterances whose tokens are counted
 _LONG = 8  # characters of a sentence to look for; shorter ones occur in almost every corpus
 _FREQUENT = 20  # how many of the most frequent utterances are reported
 _CANDIDATES = 20_000  # texts held in memory while looking for them
 
-# Texts -> for each, the number of tokens (with [CLS] and [SEP]) and of unknown tokens.
-CountTokens = Callable[[list[str]], tuple[np.ndarray, np.ndarray]]
 Table = list[tuple[str, ...]]
 
 
@@ -46,15 +40,16 @@ def inspect_data(config: InspectOptions) -> str:
         FileExistsError: the output exists and may not be replaced.
     """
     with atomic_directory(pathlib.Path(config.output_dir), config.overwrite) as folder:
-        # Sets and vocabulary are read first, so that their errors appear before the corpus is read.
-        sets = {p: read_retrieval_set(p).sentences for p in _resolve(config, "retrieval")}
-        for path in _resolve(config, "sts"):
+        # Sets are read first, so that their errors appear before the corpus is read.
+        paths = resolve_inputs(config.retrieval, "retrieval")
+        sets = {path: read_retrieval_set(path).sentences for path in paths}
+        for path in resolve_inputs(config.sts, "sts"):
             pairs = read_sts_set(path)
             sets[path] = pairs.first + pairs.second
         wanted = {path: {_normalize(text): text for text in texts} for path, texts in sets.items()}
         # Path of a set -> sentence of it, without case and punctuation -> where it was found.
         leaks: dict[pathlib.Path, dict[str, tuple[str, str]]] = {path: {} for path in sets}
-        found = Statistics(_make_token_counter(config.vocab) if config.vocab else None)
+        found = _Statistics()
         bad_lines = config.count_bad_lines()
         dropped = collections.Counter(short_sessions=0, empty_utterances=0)
         for session in read_sessions(config, bad_lines, dropped):
@@ -72,7 +67,7 @@ def inspect_data(config: InspectOptions) -> str:
                 f"turns ({describe_dropped(dropped, bad_lines.count)})"
             )
         left_out = {**dropped, "bad_lines": bad_lines.count}
-        figures = found.describe(config.max_sequence_length)
+        figures = found.describe()
         counts = {str(path): len(places) for path, places in leaks.items()}
         content = {"settings": config.to_dict(), "left_out": left_out, **figures, "leaks": counts}
         text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
@@ -94,55 +89,25 @@ def inspect_data(config: InspectOptions) -> str:
     return "\n\n".join(align(table, text_columns=1) for table in tables)
 
 
-def _resolve(config: InspectOptions, name: str) -> list[pathlib.Path]:
-    return resolve_inputs(getattr(config, name), name)
-
-
 def _normalize(text: str) -> str:
     """The text without case, spaces and punctuation."""
     return re.sub(rf"[^\w{list_marks()}]+|_+", "", text.casefold())
 
 
-def _make_token_counter(vocab: str) -> CountTokens:
-    from dcse_tf.bert.checkpoints import resolve_checkpoint
-    from dcse_tf.bert.token_rows import TextTokenizer, UnknownTokens
-    from dcse_tf.bert.tokenizer import read_vocabulary
-
-    vocabulary = read_vocabulary(resolve_checkpoint(vocab, "vocab", weights=False))
-    tokenizer, unknown = TextTokenizer(vocabulary, _TOKENS_COUNTED), vocabulary.unk_id
-    ends = 2 + vocabulary.count_prefix()
-    unknown_tokens = UnknownTokens(unknown, vocabulary.special.unk, ends)
-
-    def count(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        rows, _ = tokenizer.tokenize(texts)
-        unknown_tokens.add(rows.values, len(texts))
-        return rows.lengths, np.add.reduceat(rows.values == unknown, rows.splits[:-1], dtype=int)
-
-    return count
-
-
-class Statistics:
-    """Counts what a stream of sessions has.
+class _Statistics:
+    """Counts what a stream of sessions has; `turns` are fingerprints of all turns, ignoring case.
 
     Memory: eight bytes for each turn and for each session, and a bounded number of texts.
-
-    Args:
-        count_tokens: counts the tokens of texts; None to leave tokens out.
-
-    Attributes:
-        turns: fingerprints of all turns, ignoring case.
     """
 
-    def __init__(self, count_tokens: CountTokens | None = None):
-        self._count_tokens = count_tokens
+    def __init__(self) -> None:
         self._split_words = make_splitter("auto")
         self.turns, self._sessions = array.array("Q"), array.array("Q")
         # Length -> how many sessions or utterances have it.
-        self._lengths = {unit: collections.Counter[int]() for unit in ("turns", "words", "tokens")}
+        self._lengths = {unit: collections.Counter[int]() for unit in ("turns", "words")}
         self._speakers, self._intents = collections.Counter[str](), collections.Counter[str]()
-        self._labelled = self._unknown = 0
+        self._labelled = 0
         self._frequent = collections.Counter[str]()
-        self._waiting: list[str] = []
 
     def add(self, session: Session) -> None:
         texts = [turn.text.casefold() for turn in session.turns]
@@ -158,24 +123,9 @@ class Statistics:
             self._intents.update(turn.intents)
             self._labelled += bool(turn.intents)
             self._lengths["words"][len(self._split_words(turn.text))] += 1
-            self._waiting.append(turn.text)
-        if len(self._waiting) >= _AT_A_TIME:
-            self._count_waiting()
 
-    def _count_waiting(self) -> None:
-        if self._count_tokens and self._waiting:
-            tokens, unknown = self._count_tokens(self._waiting)
-            self._lengths["tokens"].update(tokens.tolist())
-            self._unknown += int(unknown.sum())
-        self._waiting = []
-
-    def describe(self, max_sequence_length: int) -> dict[str, Any]:
-        """The statistics of all sessions added, as JSON values; shares are 0 to 1.
-
-        Args:
-            max_sequence_length: length in tokens, of interest beside the usual ones.
-        """
-        self._count_waiting()
+    def describe(self) -> dict[str, Any]:
+        """The statistics of all sessions added, as JSON values; shares are 0 to 1."""
         texts, counts = np.unique(np.array(self.turns, np.uint64), return_counts=True)
         _, copies = np.unique(np.array(self._sessions, np.uint64), return_counts=True)
         # The counts in `_frequent` lack those of texts dropped in between; these are exact.
@@ -192,26 +142,17 @@ class Statistics:
             "share_of_repeated_sessions": float(copies[copies > 1].sum() / len(self._sessions)),
         }
         for unit, lengths in self._lengths.items():
-            if lengths:
-                figures[unit + "_of_each"] = _summarize(lengths)
-        if tokens := self._lengths["tokens"]:
-            figures["share_of_unknown_tokens"] = self._unknown / sum(n * tokens[n] for n in tokens)
-            limits = sorted({*_LIMITS, max_sequence_length})
-            above = {limit: sum(tokens[n] for n in tokens if n > limit) for limit in limits}
-            figures["share_cut_at"] = {n: above[n] / len(self.turns) for n in limits}
+            ascending = np.repeat(sorted(lengths), [lengths[n] for n in sorted(lengths)])
+            quantiles = np.quantile(ascending, [0.5, 0.95, 0.99, 1.0], method="inverted_cdf")
+            named = zip(("median", "95%", "99%", "longest"), quantiles.tolist(), strict=True)
+            mean = round(float(ascending.mean()), 2)
+            figures[unit + "_of_each"] = {"mean": mean, **dict(named)}
         return {
             "figures": figures,
             "speakers": dict(self._speakers.most_common()),
             "intents": dict(self._intents.most_common()),
             "frequent_utterances": {text: count for text, count in frequent if count > 1},
         }
-
-
-def _summarize(lengths: collections.Counter[int]) -> dict[str, float]:
-    ascending = np.repeat(sorted(lengths), [lengths[n] for n in sorted(lengths)])
-    quantiles = np.quantile(ascending, [0.5, 0.95, 0.99, 1.0], method="inverted_cdf").tolist()
-    names = ("median", "95%", "99%", "longest")
-    return {"mean": round(float(ascending.mean()), 2), **dict(zip(names, quantiles, strict=True))}
 
 
 def _make_tables(left_out: dict[str, int], found: dict[str, Any]) -> list[Table]:
@@ -224,8 +165,6 @@ def _make_tables(left_out: dict[str, int], found: dict[str, Any]) -> list[Table]
         words = name.replace("_", " ")
         if not isinstance(value, dict):
             rows.append((words, f"{value:,}" if isinstance(value, int) else f"{value:.2%}"))
-        elif name == "share_cut_at":
-            rows += [(f"{words} {limit} tokens", f"{share:.2%}") for limit, share in value.items()]
         else:
             rows.append((words, ", ".join(f"{key} {number:g}" for key, number in value.items())))
     tables = [rows]

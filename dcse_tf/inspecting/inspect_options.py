@@ -14,18 +14,6 @@ class InspectOptions(CorpusOptions):
     output_dir: str = option(
         "", "Folder for report.html, report.json and leaks.tsv.", required=True, path="writes"
     )
-    vocab: str = option(
-        "",
-        "Checkpoint by whose vocabulary tokens, unknown ones and what would be cut are counted: a "
-        "folder, a hub name, package:NAME or a run directory. Default: count only words.",
-        path="reads",
-    )
-    max_sequence_length: int = option(
-        50,
-        "With `vocab`: longest utterance that training would keep whole, in tokens including "
-        "[CLS] and [SEP].",
-        minimum=3,
-    )
     retrieval: tuple[str, ...] = option(
         (), "Semantic retrieval sets (select.txt) to look for in the corpus.", path="files"
     )
@@ -33,10 +21,6 @@ class InspectOptions(CorpusOptions):
         (), "Dialogue STS sets (sts.txt) to look for in the corpus.", path="files"
     )
     overwrite: bool = option(False, "Replace `output_dir` if it exists.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_needed("vocab", "max_sequence_length")
 
 
 @dataclasses.dataclass(frozen=True)

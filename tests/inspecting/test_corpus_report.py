@@ -5,7 +5,6 @@ import csv
 import json
 
 import pytest
-from lettered_corpus import write_vocabulary_folder
 from shared_files import shared_file
 
 from dcse_tf.data.dialogue import make_session
@@ -14,7 +13,6 @@ from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines
 from dcse_tf.inspecting.corpus_report import inspect_data
 from dcse_tf.inspecting.inspect_options import InspectOptions
-from dcse_tf.options import OptionError
 
 # In the order of the file: session, turns (role, text, intents).
 DIALOGUES = [
@@ -69,20 +67,6 @@ def test_the_report_says_what_the_corpus_has(tmp_path):
     assert "退货" in page
 
 
-def test_tokens_are_counted_with_a_vocabulary_alone(tmp_path):
-    turns = [("x", "s0 T0 w1", []), ("y", "nobody, s0", []), ("x", "s1 [UNK]", [])]
-    vocab = str(write_vocabulary_folder(tmp_path / "vocab"))
-    _, report, _ = inspect(tmp_path, [("d", turns)], vocab=vocab, max_sequence_length=5)
-    # With [CLS] and [SEP]: s0 t0 w1 is 5; nobody , s0 is 5, two of them unknown; s1 [ unk ] is 6,
-    # three of them unknown: what is typed is no mark.
-    figures = report["figures"]
-    assert figures["tokens_of_each"]["mean"] == 5.33
-    assert figures["share_of_unknown_tokens"] == 5 / 16
-    assert figures["share_cut_at"]["5"] == pytest.approx(1 / 3)
-    with pytest.raises(OptionError, match="`max_sequence_length`"):
-        inspect(tmp_path, max_sequence_length=5)
-
-
 def test_sentences_of_evaluation_sets_are_found_whatever_their_marks(tmp_path):
     select = write(
         tmp_path / "select.txt",
@@ -107,7 +91,6 @@ def test_sentences_of_evaluation_sets_are_found_whatever_their_marks(tmp_path):
     [
         ({"sts": ("bad.txt",)}, r"bad\.txt:1: expected a degree"),
         ({"retrieval": ("none.txt",)}, r"`retrieval`=none\.txt: no such file"),
-        ({"vocab": "./none"}, r"`vocab`=\./none"),
         ({"min_turns": 9}, "no session of at least 9 turns .4 sessions too short"),
     ],
 )

@@ -68,8 +68,8 @@ BUDGETS = {
     "data": 4074,
     "encoder": 1235,
     "evaluation": 1617,
-    "exporting": 1765,
-    "inspecting": 531,
+    "exporting": 1763,
+    "inspecting": 454,
     "matching": 717,
     "reading": 743,
     "reranker": 473,
@@ -79,9 +79,9 @@ BUDGETS = {
     "spark": 382,
     "tasks": 2209,
     "training": 1837,
-    "tests": 18211,
+    "tests": 18194,
     "experiments": 3032,
-    "docs": 2187,
+    "docs": 2183,
 }
 
 
