@@ -24,31 +24,11 @@ from dcse_tf import machine
 from dcse_tf.errors import InputError
 from dcse_tf.options import OptionError
 
-__all__ = [
-    "InputError",
-    "OptionError",
-    "Reranker",
-    "SentenceEncoder",
-    "__version__",
-    "embed",
-    "evaluate",
-    "export",
-    "fit_baseline",
-    "merge",
-    "prepare_data",
-    "register_baseline",
-    "register_export",
-    "register_format",
-    "register_task",
-    "register_term",
-    "train",
-]
-
 machine.set_up()
 
 
 # The modules of the names that are imported when they are first used: the options of all jobs take
-# longer to import than a small export to load. The others are functions of `dcse_tf.api`.
+# longer to import than a small export to load. The jobs are functions of `dcse_tf.api`.
 _MODULES = {
     "Reranker": "dcse_tf.reranker.reranker",
     "SentenceEncoder": "dcse_tf.encoder.sentence_encoder",
@@ -58,6 +38,8 @@ _MODULES = {
     "register_task": "dcse_tf.tasks",
     "register_term": "dcse_tf.tasks",
 }
+_JOBS = ("embed", "evaluate", "export", "fit_baseline", "merge", "prepare_data", "train")
+__all__ = ["InputError", "OptionError", "__version__", *_JOBS, *_MODULES]
 
 
 def __getattr__(name: str) -> object:

@@ -3,10 +3,10 @@
 Lies below the command line and the library's functions, which both take presets.
 """
 
-import dataclasses
 import os
 import pathlib
 import re
+import typing
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -115,21 +115,13 @@ def _expand_flag_files(arguments: Iterable[str], within: tuple[str, ...] = ()) -
         yield from _expand_flag_files(flags_of_it, (*within, path))
 
 
-@dataclasses.dataclass(frozen=True)
-class Preset:
-    """A flag file that comes with the package.
+class Preset(typing.NamedTuple):
+    """A flag file that comes with the package."""
 
-    Attributes:
-        name: the path below the presets' folder without its suffix, such as "ecd/mlm".
-        path: the file.
-        summary: the first line of the file's comment.
-        job: the job that the flags are for; "any" for every job.
-    """
-
-    name: str
+    name: str  # the path below the presets' folder without its suffix, such as "ecd/mlm"
     path: pathlib.Path
-    summary: str
-    job: str
+    summary: str  # the first line of the file's comment
+    job: str  # the job that the flags are for; "any" for every job
 
 
 def list_presets(job: str = "") -> list[Preset]:
@@ -140,13 +132,8 @@ def list_presets(job: str = "") -> list[Preset]:
     presets = []
     for path in sorted(folder.rglob("*.flags")):
         text = path.read_text(encoding="utf-8")
+        name = path.relative_to(folder).with_suffix("").as_posix()
         command = _COMMAND.search(text)
-        presets.append(
-            Preset(
-                name=path.relative_to(folder).with_suffix("").as_posix(),
-                path=path,
-                summary=text.partition("\n")[0].removeprefix("# "),
-                job="any" if command is None or command[1] == "JOB" else command[1],
-            )
-        )
+        of = "any" if command is None or command[1] == "JOB" else command[1]
+        presets.append(Preset(name, path, text.partition("\n")[0].removeprefix("# "), of))
     return [preset for preset in presets if not job or preset.job in (job, "any")]

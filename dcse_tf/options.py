@@ -8,6 +8,7 @@ names on disk, whether it may change when a run is resumed, where `--help` shows
 import contextlib
 import dataclasses
 import functools
+import importlib.metadata
 import numbers
 import os
 import pathlib
@@ -16,9 +17,9 @@ import typing
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Literal, NoReturn, Self
 
+from dcse_tf.errors import InputError
 from dcse_tf.files import write_record
 from dcse_tf.input_files import parse_json
-from dcse_tf.plugins import load_plugins
 
 # The ranges of TensorFlow's int32 and float32.
 _LARGEST_INT = 2**31 - 1
@@ -70,6 +71,32 @@ def option(
         group: the heading in `--help`, by default its class' `class C(Options, group="encoder")`.
     """
     return dataclasses.field(default=default, metadata=locals())  # these arguments
+
+
+@functools.cache
+def load_plugins() -> None:
+    """Loads the entry points of the group dcse_tf.plugins, once per process.
+
+    An entry point is a module that registers something when it is imported, or a function without
+    arguments that does so when it is called. In the plug-in's pyproject.toml:
+
+        [project.entry-points."dcse_tf.plugins"]
+        my_tasks = "my_package.tasks"
+
+    Raises:
+        InputError: a plug-in cannot be loaded.
+    """
+    for point in importlib.metadata.entry_points(group="dcse_tf.plugins"):
+        try:
+            loaded = point.load()
+            if callable(loaded):
+                loaded()
+        except Exception as error:
+            # Whatever a plug-in raises, the message must name the plug-in.
+            raise InputError(
+                f"plug-in {point.name} ({point.value}) cannot be loaded: {error!r}; repair or "
+                "uninstall it"
+            ) from error
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,8 +12,7 @@ from dcse_tf.bert.tensor_files import read_tensor_file, write_tensor_file
 from dcse_tf.errors import InputError
 from dcse_tf.files import write_json
 from dcse_tf.input_files import read_json_object
-from dcse_tf.options import Options, option
-from dcse_tf.plugins import load_plugins
+from dcse_tf.options import Options, load_plugins, option
 
 _DESCRIPTION_FILE, _TENSORS_FILE = "baseline.json", "baseline.safetensors"
 
