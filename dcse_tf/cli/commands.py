@@ -147,7 +147,7 @@ class Job:
 JOBS = {
     "prepare_data": Job(
         "Turns files of dialogues into tokenised, sharded TFRecords.",
-        "data.options:PrepareOptions",
+        "data.corpus_options:PrepareOptions",
         prepare_data,
         "records, dev.jsonl, test.jsonl and manifest.json are in {output_dir}",
     ),

@@ -8,10 +8,10 @@ import itertools
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from dcse_tf.data.corpus_options import CorpusOptions, SplitOptions
 from dcse_tf.data.dialogue import Session, Utterance, fold_spaces, make_session, strip_html
 from dcse_tf.data.formats import FORMATS, RawSession
-from dcse_tf.data.formats.table import read_tables
-from dcse_tf.data.options import CorpusOptions, SplitOptions
+from dcse_tf.data.formats.exports import read_tables
 from dcse_tf.errors import InputError
 from dcse_tf.files import hash_number
 from dcse_tf.input_files import BadLines, resolve_inputs

@@ -24,10 +24,10 @@ from dcse_tf.bert.token_rows import warn_of_unknown
 from dcse_tf.bert.tokenizer import read_vocabulary, train_vocabulary
 from dcse_tf.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
 from dcse_tf.data.corpus import Splitter, describe_dropped, join_session, read_raw_sessions
+from dcse_tf.data.corpus_options import PrepareOptions
 from dcse_tf.data.dialogue import Session
 from dcse_tf.data.formats import RawSession
 from dcse_tf.data.manifest import SPLITS, Manifest, write_manifest
-from dcse_tf.data.options import PrepareOptions
 from dcse_tf.data.records import SessionRecord, SplitWriter, Tokens, serialize_session
 from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_directory

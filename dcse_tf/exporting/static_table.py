@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from dcse_tf.bert.tensor_files import write_tensor_file
 from dcse_tf.data.manifest import read_manifest
-from dcse_tf.data.utterance_sample import sample_utterances
+from dcse_tf.data.records import sample_utterances
 from dcse_tf.encoder.backend import normalize
 from dcse_tf.encoder.exports import STATIC_FILE, STATIC_TABLE, STATIC_TYPE
 from dcse_tf.encoder.graph import EncoderGraph, GraphBackend

@@ -2,8 +2,8 @@
 
 import dataclasses
 
+from dcse_tf.data.corpus_options import CorpusOptions
 from dcse_tf.data.dialogue import Context
-from dcse_tf.data.options import CorpusOptions
 from dcse_tf.options import Options, option
 
 

@@ -4,8 +4,8 @@ import collections
 import dataclasses
 from typing import Any, NamedTuple
 
+from dcse_tf.data.corpus_options import CorpusOptions, SplitOptions
 from dcse_tf.data.formats import FORMATS
-from dcse_tf.data.options import CorpusOptions, SplitOptions
 from dcse_tf.options import option
 
 

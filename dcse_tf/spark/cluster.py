@@ -10,8 +10,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dcse_tf.data.formats.table import choose_columns
-from dcse_tf.data.options import PrepareOptions
+from dcse_tf.data.corpus_options import PrepareOptions
+from dcse_tf.data.formats.exports import choose_columns
 from dcse_tf.errors import InputError, first_line, require
 from dcse_tf.input_files import resolve_inputs
 from dcse_tf.stores import is_url, list_files

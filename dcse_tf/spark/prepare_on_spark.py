@@ -16,9 +16,9 @@ from absl import logging
 
 from dcse_tf.bert.vocabulary import Vocabulary
 from dcse_tf.data.corpus import content_key, read_files
+from dcse_tf.data.corpus_options import PrepareOptions
 from dcse_tf.data.formats import RawSession
 from dcse_tf.data.manifest import Manifest
-from dcse_tf.data.options import PrepareOptions
 from dcse_tf.data.prepare import ChunkRecords, ChunkSerializer, prepare_data, split_into_chunks
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines

@@ -14,7 +14,7 @@ from dcse_tf.baselines.registry import (
 )
 from dcse_tf.bert import checkpoints, sentence_modules
 from dcse_tf.data.manifest import read_manifest
-from dcse_tf.data.utterance_sample import sample_utterances
+from dcse_tf.data.records import sample_utterances
 from dcse_tf.encoder.graph import GraphBackend, load_checkpoint
 from dcse_tf.encoder.model_options import ModelOptions
 from dcse_tf.errors import InputError

@@ -17,7 +17,7 @@ from dcse_tf.baselines.registry import BASELINES, BaselineOptions, FittedToEmbed
 from dcse_tf.bert import bert as bert_encoder
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.data.manifest import read_manifest
-from dcse_tf.data.utterance_sample import sample_utterances
+from dcse_tf.data.records import sample_utterances
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.evaluate import evaluate

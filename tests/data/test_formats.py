@@ -11,9 +11,9 @@ from shared_files import shared_file
 from window_cases import merge_naively
 
 from dcse_tf.data.corpus import read_raw_sessions
+from dcse_tf.data.corpus_options import CorpusOptions
 from dcse_tf.data.dialogue import Utterance
 from dcse_tf.data.formats import FORMATS, register_format
-from dcse_tf.data.options import CorpusOptions
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines, read_lines
 from dcse_tf.options import OptionError

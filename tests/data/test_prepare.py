@@ -23,10 +23,10 @@ from dialogue_files import (
 from lettered_corpus import CLS, SEP, UNK, prepare_sessions, turn_ids
 
 from dcse_tf.bert.tokenizer import read_vocabulary
+from dcse_tf.data.corpus_options import PrepareOptions, SplitOptions
 from dcse_tf.data.dialogue import Session, Utterance
-from dcse_tf.data.formats.messages import read_jsonl
+from dcse_tf.data.formats.exports import read_jsonl
 from dcse_tf.data.manifest import read_manifest
-from dcse_tf.data.options import PrepareOptions, SplitOptions
 from dcse_tf.data.prepare import prepare
 from dcse_tf.data.records import Tokens, parse_session, serialize_session
 from dcse_tf.errors import InputError

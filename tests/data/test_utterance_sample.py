@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from dcse_tf.data.manifest import read_manifest
-from dcse_tf.data.utterance_sample import sample_utterances
+from dcse_tf.data.records import sample_utterances
 
 TURNS = [3, 5, 8, 2, 4] * 8
 

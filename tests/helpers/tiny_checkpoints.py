@@ -16,7 +16,7 @@ import tokenizers.trainers
 import transformers
 from tiny_bert import DIM, LAYERS, VOCABULARY, VOCABULARY_SIZE
 
-from dcse_tf.data.options import PrepareOptions
+from dcse_tf.data.corpus_options import PrepareOptions
 from dcse_tf.data.prepare import prepare
 
 POSITIONS = 140

@@ -64,7 +64,7 @@ BUDGETS = {
     "baselines": 728,
     "bert": 2979,
     "cli": 480,
-    "data": 4074,
+    "data": 4061,
     "encoder": 1235,
     "evaluation": 1617,
     "exporting": 1763,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from dcse_tf.data.dialogue import GivenCandidates, Utterance
-from dcse_tf.data.formats import candidates, messages, published, table
+from dcse_tf.data.formats import candidates, exports, published
 from dcse_tf.input_files import BadLines
 
 # An id and utterances and, in some formats, candidates for the last utterance.
@@ -90,7 +90,7 @@ register_format(
 )
 register_format(
     "jsonl",
-    messages.read_jsonl,
+    exports.read_jsonl,
     help='{"session_id", "turns": [{"role", "text"}]} per line, a turn may have "intents" and '
     '"acts"; of grouped candidates {"id", "context", "responder", "candidates", "labels"}, as '
     "build_candidates writes them",
@@ -99,18 +99,18 @@ register_format(
 )
 register_format(
     "table",
-    lambda path, *rest: table.read_tables([path], *rest),
+    lambda path, *rest: exports.read_tables([path], *rest),
     help="CSV with any delimiter, or Parquet, with a turn a row: session_id, role, text and, if "
     "rows are not in order, time; with `spark_master` also Spark tables and ORC; `columns` if the "
     "columns have other names",
-    columns=table.NAMES,
+    columns=exports.NAMES,
 )
 register_format(
     "messages",
-    messages.read_messages,
+    exports.read_messages,
     help='{"messages": [{"role", "content"}]} or {"conversations": [{"from", "value"}]} per line, '
     "in one JSON array or in Parquet; or lists of texts",
-    columns=tuple(messages.KEYS),
+    columns=tuple(exports.KEYS),
     **_LABELS,
 )
 register_format("jddc", published.read_jddc, help="chat.txt of the JD corpus, 7 fields")

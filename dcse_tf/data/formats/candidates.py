@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from dcse_tf.data.dialogue import GivenCandidates, Utterance, is_blank
-from dcse_tf.data.formats.messages import parse_dialogue
+from dcse_tf.data.formats.exports import parse_dialogue
 from dcse_tf.data.formats.reading import (
     Sessions,
     convert,
