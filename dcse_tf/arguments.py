@@ -21,13 +21,10 @@ _COMMAND = re.compile(r"^# Command: dcse (\w+)", re.MULTILINE)
 
 
 def parse_flags(options: type[T], job: str, arguments: Sequence[str]) -> T:
-    """Parses a command line into a job's options.
+    """Parses a job's command line into its options.
 
-    Args:
-        options: the class of the job's options. If it stands for several, the first argument may
-            name the one: `dcse train mlm` is `dcse train --task=mlm`.
-        job: the job's name.
-        arguments: the flags.
+    If their class stands for several, the first argument may name the one: `dcse train mlm` is
+    `dcse train --task=mlm`.
 
     Raises:
         OptionError: a flag is unknown or has the wrong type, an argument is not a flag, a flag file
@@ -43,8 +40,6 @@ def read_flags(
 
     The flags of a preset come before all others, so that every other flag overrides them, wherever
     it stands. Those of a flag file take its place.
-
-    Args, Raises: see `parse_flags`.
     """
     chooser = options.choice()[0]
     if chooser and arguments and not arguments[0].startswith("-"):
@@ -91,10 +86,7 @@ def _expand_flag_files(arguments: Iterable[str], within: tuple[str, ...] = ()) -
     """Yields the arguments with the flags of each file in its place, recursively.
 
     Here, unlike in absl, a name in a flag file is relative to the file, not to the working folder.
-
-    Args:
-        arguments: the flags, one per entry.
-        within: the nested flag files that the flags come from, outermost first.
+    `within` are the nested flag files that the arguments come from, outermost first.
     """
     rest = iter(arguments)
     for argument in rest:

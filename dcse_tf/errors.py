@@ -42,15 +42,10 @@ PACKAGES = {
 
 
 def require(name: str, extra: str, why: str) -> Any:
-    """Imports an optional dependency, which an extra of dcse_tf installs.
-
-    Args:
-        name: the module, such as "matplotlib.figure".
-        extra: the extra that installs it, one of `PACKAGES`.
-        why: what needs it; the message begins with this.
+    """Imports a module such as "matplotlib.figure", which an extra of dcse_tf installs.
 
     Raises:
-        InputError: the module is not installed.
+        InputError: it is not installed; the message begins with `why`, which needs it.
     """
     try:
         return importlib.import_module(name)
@@ -79,11 +74,7 @@ def name_missing_tensorflow(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def name_output(path: pathlib.Path) -> Iterator[None]:
-    """Adds the path to write errors that name no file, such as those of a full disk.
-
-    Raises:
-        OutputError: a write failed with an error that names no file.
-    """
+    """Turns write errors that name no file, such as those of a full disk, into OutputError."""
     try:
         yield
     except OSError as error:

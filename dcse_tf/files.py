@@ -90,13 +90,8 @@ def hash_number(text: str) -> int:
 def lock_folder(folder: pathlib.Path, remedy: str) -> Iterator[int]:
     """Locks a folder for this process; creates it, and removes it if it stays empty.
 
-    Args:
-        folder: the folder to lock.
-        remedy: what the user can do if it is locked, for the error message.
-
-    Yields:
-        The locked file descriptor. A child process that inherits it holds the lock too, even after
-        this process has been killed.
+    Yields the locked file descriptor: a child process that inherits it holds the lock too, even
+    after this process has been killed. `remedy` is what the user can do if it is locked.
 
     Raises:
         LockedError: another process holds the lock.
@@ -115,12 +110,7 @@ def lock_folder(folder: pathlib.Path, remedy: str) -> Iterator[int]:
 
 @contextlib.contextmanager
 def lock_output(path: pathlib.Path) -> Iterator[None]:
-    """Locks a file or folder for writing, with a lock file beside it; its parent must exist.
-
-    Raises:
-        LockedError: another process is writing it.
-        OutputError: its parent cannot be written to.
-    """
+    """Locks a file or folder for writing, with a lock file beside it; see `lock_folder`."""
     with _lock(marked(path, "lock"), path, "wait for it, or give another path"):
         yield
 

@@ -100,11 +100,7 @@ def resolve_inputs(patterns: Sequence[str], option: str = "input") -> list[pathl
 
 
 def find_package(name: str) -> pathlib.Path:
-    """Finds the folder of an installed Python package without importing it.
-
-    Raises:
-        InputError: the package is not installed.
-    """
+    """The folder of an installed Python package, without importing it; else InputError."""
     spec = importlib.util.find_spec(name) if name.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
         raise InputError(f"package:{name}: no installed Python package of this name")
@@ -164,10 +160,8 @@ def open_text(
     """Opens a file, plain or compressed, to read text.
 
     A file that begins with a byte-order mark has the encoding of the mark. Bytes that are not in
-    the encoding become halves of surrogate pairs, which `is_encodable` finds.
-
-    Raises:
-        One of UNREADABLE; reading the yielded file can raise them too.
+    the encoding become halves of surrogate pairs, which `is_encodable` finds. Opening and reading
+    raise one of UNREADABLE.
     """
     with open_input(path) as file:
         head = file.read(4)
@@ -182,8 +176,7 @@ def open_text(
 def open_input(path: pathlib.Path) -> Iterator[IO[bytes]]:
     """Opens a file to read bytes: plain or, by its suffix, .gz, .bz2, .xz or .zip with one file.
 
-    Raises:
-        One of UNREADABLE; reading the yielded file can raise them too.
+    Opening and reading raise one of UNREADABLE.
     """
     if path.suffix != ".zip":
         with _UNPACKERS.get(path.suffix, open)(path, "rb") as file:
@@ -204,11 +197,8 @@ def open_input(path: pathlib.Path) -> Iterator[IO[bytes]]:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """`json.loads`, but every value that cannot be used raises ValueError.
-
-    Raises:
-        ValueError: the text is not JSON, is nested too deeply, or spells half of a surrogate pair,
-            which UTF-8 cannot encode.
+    """`json.loads`, but whatever cannot be used raises ValueError: what is no JSON, is nested too
+    deeply, or spells half of a surrogate pair, which UTF-8 cannot encode.
     """
     try:
         value = json.loads(text)
@@ -222,15 +212,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_json_object(path: pathlib.Path, what: str = "a JSON object") -> dict[str, Any]:
-    """Reads a small JSON file that must be one object.
-
-    Args:
-        path: the file.
-        what: what the file should be, for the message.
-
-    Raises:
-        InputError: the file cannot be read, or is not a JSON object.
-    """
+    """Reads a small JSON file; raises InputError if it is not `what`, which is an object."""
     try:
         content = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:

@@ -9,16 +9,15 @@ from dcse_tf.arguments import list_presets, read_flags
 from dcse_tf.options import Options, show
 
 HELP = {"--help", "-h", "-help", "help"}
-# The headings of groups of options, in their order; those of plug-ins follow.
+# Groups of options in their order, those of plug-ins follow; and headings other than their names.
+_GROUPS = (
+    *("main", "batches and context", "", "encoder", "optimizer", "evaluation"),
+    *("log and checkpoints", "devices and speed"),
+)
 _HEADINGS = {
     "main": "Main flags",
-    "batches and context": "Batches and context",
     "": "What is learnt",
-    "encoder": "Encoder",
-    "optimizer": "Optimizer",
     "evaluation": "Evaluation on dev data",
-    "log and checkpoints": "Log and checkpoints",
-    "devices and speed": "Devices and speed",
 }
 _PRESET = (
     "Settings that apply where nothing else is given: a preset, or several with commas between."
@@ -56,7 +55,7 @@ def describe_job(job: str, summary: str, kind: type[Options], arguments: Sequenc
         arguments = arguments or [next(iter(entries))]
     chosen, _ = read_flags(kind, job, arguments)
 
-    groups: dict[str, list[str]] = {group: [] for group in _HEADINGS}
+    groups: dict[str, list[str]] = {group: [] for group in _GROUPS}
     for field in dataclasses.fields(chosen):
         if field.name != chooser:
             groups.setdefault(field.metadata["group"], []).append(_describe_option(field))
@@ -65,7 +64,7 @@ def describe_job(job: str, summary: str, kind: type[Options], arguments: Sequenc
     first += [_format("--preset=", _PRESET)] if presets else []
     first.append(_format("--flagfile=", _FLAG_FILE))
     for group, flags in groups.items():
-        heading = _HEADINGS.get(group, group) if groups["main"] else "Flags"
+        heading = _HEADINGS.get(group, group.capitalize()) if groups["main"] else "Flags"
         parts += ["\n".join([f"{heading}:", *flags])] if flags else []
     if presets:
         parts.append("\n".join(["Presets:", *(f"  {p.name:22}{p.summary}" for p in presets)]))

@@ -58,10 +58,7 @@ def _read_queries() -> Iterator[str]:
 
 
 def print_answer(query: str, hits: list[Any]) -> None:
-    """Prints a query and a line per hit: rank, scores, line, count and text.
-
-    The re-ranker's score and the count are left out where they do not apply.
-    """
+    """Prints a query and a line per hit: rank, scores, line, count and text, where they apply."""
     print(query)
     for hit in hits:
         often = f" (x{hit.count})" if hit.count > 1 else ""

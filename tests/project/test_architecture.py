@@ -60,10 +60,10 @@ BASE = {
 # Lines of each room, and of what stands beside the package. A number may only fall: what is added
 # is paid for by what leaves. "base" are the modules at the top.
 BUDGETS = {
-    "base": 1784,
+    "base": 1739,
     "baselines": 728,
     "bert": 2979,
-    "cli": 480,
+    "cli": 476,
     "data": 4061,
     "encoder": 1235,
     "evaluation": 1617,
