@@ -67,6 +67,7 @@ setup(
         f"tensorflow-text>=2.21,<2.22; {GRAPH}",
         "tokenizers>=0.20,<1",
         "tqdm>=4.66,<5",
+        "transformers>=5.0,<6",
     ],
     extras_require={
         **OPTIONAL,
@@ -82,7 +83,6 @@ setup(
             "pytest>=8.0,<10",
             "pytest-xdist>=3.6,<4",
             "ruff>=0.14,<0.18",
-            "transformers>=5.0,<6",
         ],
         "gpu": ["tensorflow[and-cuda]>=2.21,<2.22"],
     },

@@ -4,6 +4,7 @@ import base64
 import collections
 import dataclasses
 import json
+import os
 import pathlib
 import re
 from collections.abc import Iterable, Mapping
@@ -32,6 +33,11 @@ from dcse_tf.input_files import parse_json, read_json_object
 
 _LONGEST_ENTRY = 256  # bytes; a limit of tensorflow-text's FastBertTokenizer
 _LONG_RUN = re.compile(rf"\S{{{LONGEST_WORD + 1}}}")
+# The files that RoBERTa and XLM-R were first published with, and transformers' classes.
+_CLASSES = {
+    "sentencepiece.bpe.model": "XLMRobertaTokenizerFast",
+    "vocab.json": "RobertaTokenizerFast",
+}
 # Texts that are tokenised in another way if a setting is another: lower-casing, accents, control
 # characters, ideographs, words of over 100 characters, spaces at the start, normal forms.
 _PROBES = (
@@ -46,26 +52,46 @@ _PROBES = (
 
 
 def read_vocabulary(folder: pathlib.Path) -> Vocabulary:
-    """Reads a folder's vocab.txt or, without it, tokenizer.json, and its prefix (`read_prefix`).
+    """Reads a folder's vocabulary and its prefix (`read_prefix`).
+
+    It uses the first of these files that exists: vocab.txt, tokenizer.json,
+    sentencepiece.bpe.model, vocab.json.
 
     Raises:
         InputError: there is no such file, or the tokenizer is invalid or not supported.
     """
+    first_published = [folder / name for name in _CLASSES if (folder / name).is_file()]
     if (folder / "vocab.txt").is_file():
         vocabulary: Vocabulary = _read_wordpiece(folder)
     elif (path := folder / "tokenizer.json").is_file():
         vocabulary = _parse(path, path.read_text(encoding="utf-8", errors="replace"))
+    elif first_published:
+        vocabulary = _convert(first_published[0])
     else:
         problem = "no vocabulary in it" if folder.is_dir() else "no such file or folder"
         raise InputError(
-            f"{folder}: {problem}; a checkpoint has it as vocab.txt or tokenizer.json, which "
-            "transformers' AutoTokenizer writes for one that has other files"
+            f"{folder}: {problem}; a checkpoint has it as vocab.txt, tokenizer.json, "
+            "sentencepiece.bpe.model or vocab.json"
         )
     config = folder / "config.json"
     is_mpnet = config.is_file() and read_json_object(config).get("model_type") == "mpnet"
     if is_mpnet and not (isinstance(vocabulary, MPNetPieces) and find_padding(folder) == 1):
         raise InputError(f"{folder}: expected the vocabulary of an MPNet, which begins <s>, <pad>")
     return vocabulary.with_prefix(read_prefix(folder))
+
+
+def _convert(path: pathlib.Path) -> Vocabulary:
+    """Reads a file that a model was first published with, by way of transformers."""
+    # It takes two seconds to import, and is needed for no folder that has a tokenizer.json.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # that PyTorch is missing
+    import transformers
+
+    name = _CLASSES[path.name]
+    try:
+        tokenizer = getattr(transformers, name).from_pretrained(path.parent)
+    except Exception as error:  # the library raises many kinds, also Exception itself
+        raise InputError(f"{path}: cannot be read by {name}: {error}") from error
+    return _parse(path, tokenizer.backend_tokenizer.to_str())
 
 
 def number_as_written(vocabulary: Vocabulary, config: Mapping[str, Any]) -> Vocabulary:
@@ -233,15 +259,19 @@ def train_vocabulary(texts: Iterable[str], size: int, lowercase: bool) -> WordPi
         lowercase: whether text is lower-cased and stripped of accents.
     """
     model = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    model.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-    model.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    before = pre_tokenizers.BertPreTokenizer()
+    model.normalizer, model.pre_tokenizer = normalizer, before
 
     def split(text: str) -> list[str]:
-        words = model.pre_tokenizer.pre_tokenize_str(model.normalizer.normalize_str(text))
+        words = before.pre_tokenize_str(normalizer.normalize_str(text))
         return [word for word, _ in words if len(word) <= LONGEST_WORD]
 
     def known(text: str) -> str:
-        """The text without overlong words, on which the trainer would take quadratic time."""
+        """The text without overlong words, on which the trainer would take quadratic time.
+
+        The model cannot be asked for its parts here: the trainer has locked it.
+        """
         return " ".join(split(text)) if _LONG_RUN.search(text) else text
 
     letters: collections.Counter[str] = collections.Counter()

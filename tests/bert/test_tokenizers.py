@@ -254,6 +254,21 @@ def test_entries_that_begin_a_word_are_known(folders, kind, word, rest):
     assert (ours.begins_word(word), ours.begins_word(rest)) == (True, False)
 
 
+def test_files_of_first_publication_are_the_same_vocabulary(folders, tmp_path):
+    before = read_vocabulary(folders["pieces"])
+    AutoTokenizer.from_pretrained(folders["pieces"]).save_pretrained(tmp_path)
+    assert not (tmp_path / "sentencepiece.bpe.model").exists()
+    assert read_vocabulary(tmp_path).fingerprint() == before.fingerprint()
+
+    for path in tmp_path.iterdir():
+        path.unlink()
+    model = json.loads((folders["byte pairs"] / "tokenizer.json").read_text())["model"]
+    (tmp_path / "vocab.json").write_text(json.dumps(model["vocab"]))
+    merges = ["#version: 0.2", *(" ".join(pair) for pair in model["merges"])]
+    (tmp_path / "merges.txt").write_text("\n".join(merges) + "\n")
+    assert read_vocabulary(tmp_path) == read_vocabulary(folders["byte pairs"])
+
+
 def test_a_tokenizer_json_alone_is_a_wordpiece_vocabulary(folders, tmp_path):
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).write_text((folders["cased"] / name).read_text())
@@ -305,7 +320,8 @@ def test_a_tokenizer_with_other_settings_is_refused(folders, tmp_path, kind, cha
         ({"tokenizer_config.json": "{"}, "tokenizer_config.json"),
         ({"tokenizer.json": '{"model": {"type": "WordPiece"}}'}, "expected a tokenizer"),
         ({"tokenizer.json": NO_SPECIAL}, r"tokenizer.json: lacks <pad>, <unk>, <s>"),
-        ({"vocab.json": "{}"}, "no vocabulary in it.*AutoTokenizer writes"),
+        ({"vocab.json": "{}"}, r"vocab\.json: "),
+        ({"sentencepiece.bpe.model": "nothing"}, r"sentencepiece\.bpe\.model: cannot be read"),
     ],
 )
 def test_broken_files_are_named(tmp_path, files, message):
