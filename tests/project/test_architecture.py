@@ -78,7 +78,7 @@ BUDGETS = {
     "spark": 382,
     "tasks": 2209,
     "training": 1837,
-    "tests": 18193,
+    "tests": 18209,
     "experiments": 3032,
     "docs": 2183,
 }
