@@ -46,7 +46,7 @@ def option(
     required: bool = False,
     path: Literal["", "reads", "files", "writes", "renews", "resumes"] = "",
     on_cluster: bool = False,
-    resume: Literal["same", "free", "from now on"] = "same",
+    resume: Literal["same", "free"] = "same",
     group: str = "",
 ) -> Any:
     """Declares a field of a configuration; its command-line flag is made from it.
@@ -66,8 +66,8 @@ def option(
             "renews": one that is replaced; "resumes": a folder that a later run continues.
         on_cluster: whether, with `spark_master`, it names what the cluster's tasks read or write.
         resume: what a training run that is resumed says to another value. "same": it is refused;
-            of what the job reads, the content is compared and not the name. "free": training does
-            not depend on it. "from now on": it changes the steps to come, and is logged.
+            of what the job reads, the content is compared and not the name. "free": what was
+            learnt so far does not depend on it.
         group: the heading in `--help`, by default its class' `class C(Options, group="encoder")`.
     """
     return dataclasses.field(default=default, metadata=locals())  # these arguments

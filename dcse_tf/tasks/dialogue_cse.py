@@ -78,8 +78,7 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, BatchOptions):
         self.check_needed("projection_dim", "projection_share")
         self.check_needed("cosine_weight", "projection_dim", "matryoshka_dims")
         self.check_needed("rehearsal_weight", "rehearsal_texts")
-        self.check_start_of("prediction_weight")
-        self.check_start_of("rehearsal_weight")
+        self.check_needed("encoder", "prediction_weight", "rehearsal_weight")
         if self.is_given("aggregation") and self.cosine_weight == 1.0:
             self.refuse("aggregation", "with `cosine_weight`=1 there is no matching")
         given = self.matryoshka_dims

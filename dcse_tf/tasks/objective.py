@@ -1,4 +1,4 @@
-"""The objective of a training: its terms as one functional model, and their batches.
+"""The objective of a training: its terms as one functional model, their batches, what is written.
 
 The model maps a batch of `dcse_tf.data.table` to the objective, summed over a replica's rows, and
 to the sums of all metrics. Every term is connected to one reading of the table.
@@ -7,6 +7,7 @@ to the sums of all metrics. Every term is connected to one reading of the table.
 import collections
 import dataclasses
 import functools
+import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,10 +16,14 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from dcse_tf.bert import bert
+from dcse_tf.bert import bert, checkpoints
 from dcse_tf.bert.layout import Layout
+from dcse_tf.bert.tokenizer import number_as_written
 from dcse_tf.data.stream import Stream, make_dataset
 from dcse_tf.data.table import Step
+from dcse_tf.files import write_json
+from dcse_tf.matching.equations import write_matching
+from dcse_tf.matching.head_files import list_head_maps, write_heads
 from dcse_tf.reading.cross_encoder import Reader, read_with_bert
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.tasks.spec import Scores, Setup, TaskSpec, Term
@@ -33,18 +38,10 @@ _READ = ("token_ids", "segments", "positions", "segment_ids", "speaker_ids")
 class Encoded:
     """A table as an encoder reads it; all attributes are symbolic.
 
-    Args:
-        reader: the encoder.
-        inputs: the table, see `lay_out`, with places.
-        name: the name of the encoder's layer.
-        centering: applied to the token embeddings of `table`, if given.
-        before: the same table as the starting encoder reads it; None unless a term needs it.
-
     Attributes:
+        before: the same table as the starting encoder reads it; None unless a term needs it.
         tokens: float32 `[cells, dim]`, the flat list of all tokens that the encoder computes.
         padding_mask: bool `[texts, tokens]`, True = real token.
-        dim: width of a token's vector.
-        vector_dim: width of a sequence's vector.
     """
 
     def __init__(
@@ -62,7 +59,6 @@ class Encoded:
         found = keras.Model(own, reader.read(own), name=name)(table)
         self.tokens, self._vectors = found["tokens"], found.get("vectors")
         self.padding_mask, self._places = inputs["padding_mask"], inputs["places"]
-        self.dim, self.vector_dim = reader.dim, reader.vector_dim
         self.before = before
         self._centering = centering
 
@@ -108,12 +104,8 @@ class Objective:
 
 
 def build_objective(task: TaskSpec[Any], setup: Setup[Any], stream: Stream) -> Objective:
-    """Connects a task's terms to its encoder; called under the strategy's scope.
-
-    Args:
-        task: the task.
-        setup: what the run has before its model is built.
-        stream: the stream of the training, for the kinds of its tensors.
+    """Connects a task's terms to its encoder, for batches like those of the training's stream;
+    called under the strategy's scope.
     """
     terms = task.choose_terms(setup)
     # The batches of a new run are those that say which tensors there are.
@@ -245,3 +237,35 @@ def make_evaluation(
         return {name: unit * means[name] for name in names if name in means}
 
     return evaluate
+
+
+def _read_config(setup: Setup[TrainOptions]) -> dict[str, Any]:
+    """The content of config.json for the BERT that is trained."""
+    backbone = setup.backbone
+    if not setup.source:
+        sizes = backbone.num_layers, backbone.hidden_dim, backbone.vocabulary_size
+        return bert.make_bert_config(*sizes)
+    return {**checkpoints.read_config(setup.source), "vocab_size": backbone.vocabulary_size}
+
+
+def write_config(setup: Setup[Any], folder: pathlib.Path, **entries: Any) -> None:
+    """Writes config.json for the BERT that is trained, with further entries."""
+    write_json(folder / "config.json", {**_read_config(setup), **entries}, sort_keys=True)
+
+
+def write_tokenization(setup: Setup[Any], folder: pathlib.Path) -> None:
+    """Writes the encoder's vocabulary and the length to which it truncates sentences."""
+    number_as_written(setup.vocabulary, _read_config(setup)).write(folder)
+    checkpoints.write_max_sequence_length(folder, setup.manifest.max_sequence_length)
+
+
+def write_sentence_encoder(setup: Setup[TrainOptions], folder: pathlib.Path) -> None:
+    """Writes the encoder as an ordinary checkpoint, for the options `encoder` and `model`."""
+    parts = setup.parts
+    mean = parts.centering.mean().numpy() if parts.centering else None
+    bert.save_backbone(folder, setup.backbone, _read_config(setup), mean)
+    if parts.matching:
+        write_matching(folder, parts.matching)
+    if parts.heads:
+        write_heads(folder, list_head_maps(parts.heads))
+    write_tokenization(setup, folder)

@@ -47,11 +47,6 @@ class TermOptions(Options):
             OptionError: the message names the option.
         """
 
-    def check_start_of(self, name: str) -> None:
-        """Refuses an option, if it is given, without an encoder that training starts from."""
-        if self.is_given(name) and not vars(self)["encoder"]:
-            self.refuse(name, "needs an `encoder`: embeddings from random weights mean nothing")
-
 
 @dataclasses.dataclass(frozen=True)
 class DeviceOptions(TermOptions, group="devices and speed"):
@@ -88,7 +83,7 @@ class DevOptions(TermOptions, group="evaluation"):
     """How the encoder is evaluated while it is trained."""
 
     eval_every: int = option(
-        200, "Steps between two evaluations on dev data.", minimum=1, resume="from now on"
+        200, "Steps between two evaluations on dev data.", minimum=1, resume="free"
     )
     dev_samples: int = option(200, "Samples of the dev split to evaluate. 0: none.", minimum=0)
     dev_retrieval: str = option("", "A select.txt file to evaluate (MAP, MRR).", path="files")
@@ -153,7 +148,7 @@ class TrainOptions(
         "", "Folder for all that is written, to be resumed.", required=True, path="resumes"
     )
     steps: int = option(
-        0, "Optimizer steps in total. 0: as `epochs` says.", minimum=0, resume="from now on"
+        0, "Optimizer steps in total. 0: as `epochs` says.", minimum=0, resume="free"
     )
     epochs: float = option(
         1.0, "Passes over the train split, if `steps` is 0.", minimum=0.0, resume="free"

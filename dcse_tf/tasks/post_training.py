@@ -7,8 +7,7 @@ which `response_selection` can start.
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
 from dcse_tf.options import option
 from dcse_tf.tasks.options import MaskingOptions, SequenceOptions
@@ -18,8 +17,6 @@ from dcse_tf.tasks.spec import Setup, TaskSpec, Term, register_task
 if TYPE_CHECKING:
     from dcse_tf.data.dialogue_step import DialogueSource
     from dcse_tf.tasks.objective import Objective
-
-_SHORT_CONTEXT = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,16 +44,10 @@ class PostTrainingOptions(SequenceOptions, MaskingOptions):
         "utterance",
         "The two segments to classify. utterance: a context, and its next turn or another "
         "session's (BERT-VFT); pieces: the sides of a split dialogue, of which one may be another "
-        "session's (BERT); relevance: a context, by default of 3 turns, and its next turn, another "
-        "of the session, or another session's (BERT-FP).",
+        "session's (BERT); relevance: a context and its next turn, another of the session, or "
+        "another session's (BERT-FP, with 3 `context_turns`).",
         choices=("utterance", "pieces", "relevance"),
     )
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Builds the options; with `pairs`=relevance, contexts have 3 turns unless given."""
-        short = {"context_turns": _SHORT_CONTEXT} if values.get("pairs") == "relevance" else {}
-        return super().from_dict({**short, **values})
 
     @property
     def segment_tokens(self) -> tuple[int, int]:
@@ -87,7 +78,7 @@ def _write_encoder(
     setup: Setup[PostTrainingOptions], objective: "Objective", folder: pathlib.Path
 ) -> None:
     from dcse_tf.reading.cross_encoder import write_post_trained
-    from dcse_tf.tasks.writing import write_config, write_tokenization
+    from dcse_tf.tasks.objective import write_config, write_tokenization
 
     pairs, masked_lm = (objective.find_term(name).head for name in ("pairs", "masked_lm"))
     write_post_trained(folder, setup.backbone, pairs, masked_lm, objective.reader.layer)

@@ -218,7 +218,7 @@ def _write_encoder(
     from dcse_tf.reading.cross_encoder import write_cross_encoder
     from dcse_tf.reading.matchers import write_matcher
     from dcse_tf.reading.reranker_files import write_reranker_settings
-    from dcse_tf.tasks.writing import write_config
+    from dcse_tf.tasks.objective import write_config
 
     head, layer = objective.find_term("matching").head, objective.reader.layer
     settings = _make_settings(setup.options)

@@ -45,41 +45,24 @@ Scorer = tuple[Any, RerankerSettings]
 
 @dataclasses.dataclass(frozen=True)
 class EncoderParts:
-    """The parts of an encoder besides its BERT; most tasks have none.
+    """The parts of an encoder besides its BERT; most tasks have none."""
 
-    Attributes:
-        centering: the centring of the token embeddings, if any.
-        matching: the form of its matching; None if it learns none.
-        heads: the projection heads of contexts and of responses, if any.
-    """
-
-    centering: "TokenCentering | None" = None
-    matching: "MatchingForm | None" = None
-    heads: "Sequence[ProjectionHead]" = ()
+    centering: "TokenCentering | None" = None  # of the token embeddings
+    matching: "MatchingForm | None" = None  # None if it learns none
+    heads: "Sequence[ProjectionHead]" = ()  # of contexts and of responses
 
 
 @dataclasses.dataclass(frozen=True)
 class Setup(Generic[O_co]):
-    """Everything that a training run has before its model is built.
+    """Everything that a training run has before its model is built."""
 
-    Attributes:
-        options: the resolved options.
-        manifest: the manifest of the prepared corpus.
-        vocabulary: the vocabulary of the encoder and the corpus.
-        source: the checkpoint folder that the encoder starts from; None for random weights.
-        tensors: the checkpoint's tensors, for heads; empty for random weights.
-        backbone: the BERT; None if the task trains another model.
-        encoder: the functional encoder built on it, for evaluation; None without a BERT.
-        parts: the encoder's parts besides the BERT.
-    """
-
-    options: O_co
-    manifest: "Manifest"
-    vocabulary: "Vocabulary"
-    source: pathlib.Path | None = None
-    tensors: dict[str, Any] = dataclasses.field(default_factory=dict)
-    backbone: "keras_hub.models.BertBackbone" = None
-    encoder: "keras.Model" = None
+    options: O_co  # resolved
+    manifest: "Manifest"  # of the prepared corpus
+    vocabulary: "Vocabulary"  # of the encoder and the corpus
+    source: pathlib.Path | None = None  # the checkpoint to start from; None for random weights
+    tensors: dict[str, Any] = dataclasses.field(default_factory=dict)  # of that, for heads
+    backbone: "keras_hub.models.BertBackbone" = None  # None if the task trains another model
+    encoder: "keras.Model" = None  # the functional encoder built on it, for evaluation
     parts: EncoderParts = EncoderParts()
 
     @property
@@ -176,9 +159,9 @@ def read_with_backbone(setup: Setup) -> "Reader":
 
 
 def write_sentence_encoder(setup: Setup, objective: "Objective", folder: pathlib.Path) -> None:
-    from dcse_tf.tasks import writing
+    from dcse_tf.tasks import objective as at_work
 
-    writing.write_sentence_encoder(setup, folder)
+    at_work.write_sentence_encoder(setup, folder)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,25 +18,15 @@ UNTRAINED = "this model is the one that the training started from, unchanged: no
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """Where in a run the kept encoder comes from, and how it scored.
+    """Where in a run the kept encoder comes from, and how it scored."""
 
-    Attributes:
-        step: optimizer steps taken before it was kept; 0 for the starting encoder.
-        metric: name of the dev score by which it was chosen; empty without dev data.
-        score: its value of that score; None without dev data.
-        last_step: the last step of the run; None until the run has ended.
-        last_score: the value of that score for the last step's encoder.
-        scores: all dev scores of the kept encoder.
-        start: those of the starting encoder, before the first step.
-    """
-
-    step: int
-    metric: str
-    score: float | None
-    last_step: int | None = None
-    last_score: float | None = None
-    scores: dict[str, float] = dataclasses.field(default_factory=dict)
-    start: dict[str, float] = dataclasses.field(default_factory=dict)
+    step: int  # optimizer steps taken before it was kept; 0 for the starting encoder
+    metric: str  # name of the dev score by which it was chosen; empty without dev data
+    score: float | None  # its value of that score; None without dev data
+    last_step: int | None = None  # of the run; None until it has ended
+    last_score: float | None = None  # the value of that score for the last step's encoder
+    scores: dict[str, float] = dataclasses.field(default_factory=dict)  # all of the kept encoder
+    start: dict[str, float] = dataclasses.field(default_factory=dict)  # before the first step
 
     def describe(self) -> str:
         """One line, such as "step 80 of 120, dev/map 64.3 (60.1 at the start, 63.1 at the end)"."""
@@ -66,17 +56,12 @@ class BestEncoder:
     run reads it, so that only a better encoder replaces the kept one, and a lost or damaged one is
     detected.
 
-    Args:
-        folder: the encoder's folder.
-        metric: name of the dev score that decides.
-        lower_is_better: whether a lower score is better.
-        write: writes the current encoder into a folder.
     """
 
     folder: pathlib.Path
-    metric: str
+    metric: str  # name of the dev score that decides
     lower_is_better: bool
-    write: Callable[[pathlib.Path], None]
+    write: Callable[[pathlib.Path], None]  # writes the current encoder into a folder
     kept: Kept | None = None
 
     def restore(self) -> None:
@@ -97,17 +82,9 @@ class BestEncoder:
         )
 
     def offer(self, scores: dict[str, float], step: int) -> bool:
-        """Keeps the current encoder if it is better than the one kept so far.
+        """Keeps the current encoder if it is better than the one kept so far; returns whether.
 
-        Args:
-            scores: dev scores of the current encoder; empty without dev data.
-            step: optimizer steps taken.
-
-        Returns:
-            Whether the current encoder is now the kept one.
-
-        Raises:
-            KeyError: the metric is not among the scores.
+        `scores` are its dev scores, empty without dev data; KeyError if the metric is not there.
         """
         score = scores[self.metric] if scores else None
         before = self.kept.score if self.kept else None

@@ -136,23 +136,15 @@ class Controller:
     Data and dropout are functions of the step. So a resumed run continues as if it had never
     stopped.
 
-    Args:
-        trainer: the inner loop.
-        start_at: makes the iterator over the batches from a step on.
-        checkpoints: saves the state, after the hooks, so that it includes what they changed.
-        hooks: what else is done between the steps.
-        steps: the last step.
-        signals: the requests to stop, which the trainer sees too.
-        several: whether other workers take the same steps, which all of them must end at.
     """
 
     trainer: Trainer
-    start_at: Callable[[int], Iterator[Any]]
-    checkpoints: "CheckpointStore"
+    start_at: Callable[[int], Iterator[Any]]  # makes the iterator over the batches from a step on
+    checkpoints: "CheckpointStore"  # after the hooks, so that it saves what they changed
     hooks: Sequence[Hook]
-    steps: int
-    signals: StopSignals
-    several: bool = False
+    steps: int  # the last step
+    signals: StopSignals  # which the trainer sees too
+    several: bool = False  # whether other workers take the same steps, which all must end at
 
     @property
     def step(self) -> int:

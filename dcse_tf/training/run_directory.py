@@ -2,12 +2,10 @@
 
 import pathlib
 
-from absl import logging
-
 from dcse_tf.bert.checkpoints import ENCODER_FOLDER, list_weight_files
 from dcse_tf.data.manifest import Manifest
 from dcse_tf.errors import InputError
-from dcse_tf.files import hash_file, hash_folder, list_changes, require_same, write_record
+from dcse_tf.files import hash_file, hash_folder, require_same, write_record
 from dcse_tf.input_files import read_json_object
 from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.training.best_encoder import read_kept
@@ -16,14 +14,13 @@ from dcse_tf.training.checkpoint_store import find_checkpoint
 CONFIG_FILE = "config.json"
 INPUTS_FILE = "inputs.json"
 CORPUS_FILE = "corpus.json"
-_DEVICES = "devices"
+_REMEDY = "use the same, or another `run_dir`"
 
 
 def begin_run(
     options: TrainOptions,
     given: TrainOptions,
     inputs: dict[str, str],
-    devices: int,
     write: bool = True,
 ) -> TrainOptions:
     """Records the settings and inputs of a run; if the run is resumed, compares them first.
@@ -34,7 +31,6 @@ def begin_run(
         options: the resolved options.
         given: the options as the user gave them.
         inputs: the result of `describe_inputs`.
-        devices: number of devices that the run trains on.
         write: whether this process writes; only one of several workers does.
 
     Returns:
@@ -63,11 +59,12 @@ def begin_run(
             # If `steps` changes, the warm-up remains a tenth of the original number of steps.
             options = options.replace(warmup_steps=before.warmup_steps)
         _compare_settings(path, before, options)
-        _compare_inputs(run_dir / INPUTS_FILE, inputs, devices)
+        problem = f"{run_dir / INPUTS_FILE}: the run was begun with other data or files"
+        require_same(read_json_object(run_dir / INPUTS_FILE), inputs, problem, _REMEDY)
     if write:
         run_dir.mkdir(parents=True, exist_ok=True)
         options.write_json(path)
-        write_record(run_dir / INPUTS_FILE, {**inputs, _DEVICES: devices})
+        write_record(run_dir / INPUTS_FILE, inputs)
     return options
 
 
@@ -76,12 +73,8 @@ def describe_inputs(
 ) -> dict[str, str]:
     """Fingerprints of a run's inputs, by the names under which a change is reported.
 
-    Of every option that names what training reads, the content counts and not the name.
-
-    Args:
-        options: the run's options.
-        manifest: the manifest of the corpus.
-        encoder: the checkpoint folder that the run starts from; None for random weights.
+    Of every option that names what training reads, the content counts and not the name. `encoder`
+    is the checkpoint folder that the run starts from; None for random weights.
     """
     splits = ", ".join(
         f"{name} {split.sessions} sessions, {split.tokens} tokens, {len(split.shards)} shards"
@@ -125,34 +118,12 @@ def record_corpus(run_dir: pathlib.Path, manifest: Manifest) -> None:
 
 def _compare_settings(path: pathlib.Path, before: TrainOptions, options: TrainOptions) -> None:
     # Paths are compared by what they name.
-    fixed, changing = (
-        {f"`{name}`": value for name, value in before.select(resume=resume, path="").items()}
-        for resume in ("same", "from now on")
-    )
-    remedy = "use the same, or another `run_dir`"
+    fixed, remedy = before.select(resume="same", path=""), _REMEDY
     if options.decay == "linear":
         # The learning rate reaches 0 at the last step, so changing that step would make it jump.
-        fixed["`steps`"] = changing.pop("`steps`")
+        fixed["steps"] = before.steps
         remedy += " (`steps` may change with another `decay` than linear)"
-
     # Of another task, only the options that both have can be compared, among them `task` itself.
-    now = {f"`{name}`": value for name, value in options.to_dict().items()}
-    fixed = {name: value for name, value in fixed.items() if name in now}
-    problem = f"{path}: the run was begun with other settings"
-    require_same(fixed, {name: now[name] for name in fixed}, problem, remedy)
-    here = {name: now.get(name) for name in changing}
-    for change in list_changes(changing, here).values():
-        logging.info("from now on %s", change)
-
-
-def _compare_inputs(path: pathlib.Path, inputs: dict[str, str], devices: int) -> None:
-    before, now = read_json_object(path), {**inputs, _DEVICES: devices}
-    if change := list_changes(before, now).get(_DEVICES):
-        logging.info(
-            "from now on %s: each device draws its own dropout masks, so the result of the run "
-            "will differ",
-            change,
-        )
-        before = {**before, _DEVICES: devices}
-    problem = f"{path}: the run was begun with other data or files"
-    require_same(before, now, problem, "use the same, or another `run_dir`")
+    now = options.to_dict()
+    was, now = ({f"`{x}`": values[x] for x in fixed if x in now} for values in (fixed, now))
+    require_same(was, now, f"{path}: the run was begun with other settings", remedy)

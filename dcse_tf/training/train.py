@@ -58,7 +58,7 @@ def _train(options: TrainOptions, worker: Worker) -> Outcome | None:
     resolved = options.resolve(inputs.manifest, inputs.positions)
     strategy = make_strategy(options.logical_cpus, options.deterministic)
     content = describe_inputs(options, inputs.manifest, inputs.folder)
-    resolved = begin_run(resolved, options, content, strategy.num_replicas_in_sync, worker.is_chief)
+    resolved = begin_run(resolved, options, content, worker.is_chief)
 
     signals = StopSignals()
     training = build_training(resolved, inputs, strategy=strategy, stop_asked=signals.asked)

@@ -189,10 +189,6 @@ class Trainer:
     def train(self, iterator: Iterator[Any], num_steps: int) -> dict[str, float]:
         """Takes `num_steps` steps, or fewer if a stop is requested or the loss diverges.
 
-        Args:
-            iterator: iterator over the distributed dataset.
-            num_steps: maximum number of steps.
-
         Returns:
             The metrics of the terms, averaged over the rows of these steps; `loss` and
             `gradient_norm` (before clipping), averaged over the steps; the model's counts, such as
@@ -247,22 +243,18 @@ class Trainer:
 
         Must be called in a replica context.
         """
-        gradients, sums = self._sum_gradients(batch)
-        sums = {name: sums[name] for name in self._names}
-        sums["stopped"] = tf.cast(self._stop_asked.read_value(), tf.float32)
-        *gradients, totals = tf.distribute.get_replica_context().all_reduce(
-            tf.distribute.ReduceOp.SUM, [*gradients, tf.stack(list(sums.values()))]
-        )
-        return gradients, dict(zip(sums, tf.unstack(totals), strict=True))
-
-    def _sum_gradients(self, batch: Tensors) -> tuple[list[tf.Tensor], Tensors]:
-        """Gradients of the replica's part of the objective, and the replica's sums."""
         # Frozen variables are not watched, so nothing below the lowest trained layer is recorded.
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(self._variables)
             sums = self.model(batch, training=True)
-        gradients = tape.gradient(
+        own = tape.gradient(
             sums[LOSS], self._variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
         # The gradients of embeddings are tf.IndexedSlices.
-        return [tf.convert_to_tensor(gradient) for gradient in gradients], sums
+        own = [tf.convert_to_tensor(gradient) for gradient in own]
+        sums = {name: sums[name] for name in self._names}
+        sums["stopped"] = tf.cast(self._stop_asked.read_value(), tf.float32)
+        *gradients, totals = tf.distribute.get_replica_context().all_reduce(
+            tf.distribute.ReduceOp.SUM, [*own, tf.stack(list(sums.values()))]
+        )
+        return gradients, dict(zip(sums, tf.unstack(totals), strict=True))

@@ -57,7 +57,6 @@ def test_segments_share_the_positions_of_the_encoder():
     assert (found.max_context_tokens, found.max_response_tokens) == (448, 40)
     halves = options(**POST, pairs="pieces", max_context_tokens=101, max_response_tokens=50)
     assert halves.segment_tokens == (76, 75)
-    assert options(**POST, pairs="relevance").context_turns == 3
 
 
 def test_an_encoder_chosen_by_what_is_not_trained_is_told():
