@@ -13,13 +13,9 @@ AUXILIARY_TASKS = ("next_session", "restoration", "incoherence", "consistency")
 
 
 class Utterance(NamedTuple):
-    """What one speaker said in one turn, with labels where the corpus has any.
-
-    Attributes:
-        role: the speaker.
-        text: the text of the utterance.
-        intents: the intents that the speaker expresses.
-        acts: the dialogue acts, each with its slot if it has one: "REQUEST:time".
+    """What one speaker (role) said in one turn, with labels where the corpus has any: the intents
+    that the speaker expresses, and the dialogue acts, each with its slot if it has one
+    ("REQUEST:time").
     """
 
     role: str

@@ -44,12 +44,9 @@ Chunk = list[tuple[str, RawSession]]
 
 
 class ChunkRecords(NamedTuple):
-    """The records made from a chunk of sessions.
-
-    Attributes:
-        records: those of the kept sessions, in order.
-        found: number of tokens, without [CLS], [SEP] and a prefix, and of unknown ones.
-        dropped: number of sessions, utterances and negatives left out, by reason.
+    """The records of the kept sessions of a chunk, in order; the number of tokens found, without
+    [CLS], [SEP] and a prefix, and of unknown ones; and of sessions, utterances and negatives
+    dropped, by reason.
     """
 
     records: list[SessionRecord]

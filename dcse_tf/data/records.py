@@ -36,11 +36,8 @@ _GIVEN_FEATURES = {
 
 
 class Tokens(NamedTuple):
-    """The tokens of several texts.
-
-    Attributes:
-        ids: int `[tokens]`, all texts concatenated, each with [CLS] and [SEP].
-        lengths: number of tokens of each text.
+    """The tokens of several texts: their ids, int `[tokens]`, each text with [CLS] and [SEP], and
+    the number of tokens of each.
     """
 
     ids: np.ndarray
@@ -151,8 +148,7 @@ class SessionRecord(NamedTuple):
         record: see `serialize_session`.
         text: the session as a line of JSON; "" in train.
         digest: of the session's content, for the fingerprint of the corpus.
-        turns, tokens, truncated, negatives: how many turns, tokens of turns, truncated turns and
-            negatives it has.
+        turns, tokens, truncated, negatives: their numbers; tokens are those of turns.
     """
 
     split: str

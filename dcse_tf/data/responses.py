@@ -12,12 +12,9 @@ from dcse_tf.data.table import ROWS, Rows, Step
 
 
 class ResponseStep(Step):
-    """A step of responses in their contexts.
-
-    Attributes:
-        context: int32 `[samples, slots]`, the turns around each response.
-        turn_mask: bool `[samples, slots]`, True = real turn.
-        session: int64 `[samples]`, fingerprints of the sessions.
+    """A step of responses in their contexts: the turns around each response, int32 `[samples,
+    slots]`; turn_mask, bool of that shape, True = real turn; and fingerprints of the sessions,
+    int64 `[samples]`.
     """
 
     context: tf.Tensor

@@ -52,8 +52,7 @@ def embed_on_spark(config: EmbedOptions) -> tuple[int, int]:
     """Embeds Parquet or text files to Parquet, on the cluster of `spark_master`; returns the number
     of rows written and the dimension of the embeddings.
 
-    Text files have one column, "text", with one line per row. The output must be a folder that all
-    workers see.
+    Text files have one column, "text", with a line a row. All workers must see the output's folder.
 
     Raises:
         InputError: the model, the input or the cluster cannot be used.

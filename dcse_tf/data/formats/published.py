@@ -36,11 +36,11 @@ def read_session_tsv(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
             )
         return number, fields[0], Utterance(fields[1], fields[2])
 
-    return group_rows(convert_lines(path, bad_lines, parse), path, bad_lines)
+    return _group_lines(path, bad_lines, None, parse)
 
 
 def _group_lines(
-    path: pathlib.Path, bad_lines: BadLines, header: str, parse: Callable[[int, str], Row]
+    path: pathlib.Path, bad_lines: BadLines, header: str | None, parse: Callable[[int, str], Row]
 ) -> Sessions:
     """The sessions of lines, of which the first may be a header whose first field is `header`."""
     lines = (
@@ -115,9 +115,9 @@ def read_mdc(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
     """Reads the Microsoft Dialogue Corpus: `{movie,restaurant,taxi}_all.tsv`, with a header.
 
     The columns are session.ID, Message.ID, Message.Timestamp, Message.From (user or agent),
-    Message.Text, and one or more dialogue acts. The name of an act, before its bracket, is an
-    intent. Session numbers start afresh in each domain's file, so they are prefixed with the file's
-    name up to "_".
+    Message.Text, and one or more dialogue acts, whose name before the bracket is an intent.
+    Sessions are numbered afresh in each domain's file, so their ids begin with the file's name up
+    to "_".
     """
     domain = path.name.split("_")[0].split(".")[0].lower()
 
@@ -141,8 +141,8 @@ def read_dialoguecse(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
 
     Six tab-separated fields: turns before the response, joined by "|"; turns after it, likewise;
     the roles as "before-response-after", each a list of 0 or 1 joined by "|"; a constant; candidate
-    responses joined by "|", the true one first; their labels. The sampled negatives are dropped,
-    and rows of one dialogue are merged (`merge_windows`). Sessions are named by file and line.
+    responses joined by "|", the true one first; their labels. The negatives are dropped, and rows
+    of one dialogue are merged (`merge_windows`). Sessions are named by file and line.
     """
 
     def parse(number: int, line: str) -> tuple[int, list[Utterance]]:
