@@ -3,7 +3,6 @@
 Only a job's own modules import TensorFlow, so that --help and errors in flags appear at once.
 """
 
-import dataclasses
 import faulthandler
 import gc
 import importlib
@@ -13,7 +12,7 @@ import pathlib
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from dcse_tf import progress
 from dcse_tf.arguments import list_presets, parse_flags
@@ -22,8 +21,6 @@ from dcse_tf.cli.queries import search
 from dcse_tf.errors import EXIT_STATUS, InputError, name_missing_tensorflow
 from dcse_tf.options import OptionError, Options, show
 from dcse_tf.stores import stage
-
-_STDOUT = 1  # its file descriptor
 
 
 def prepare_data(options: Any) -> None:
@@ -88,24 +85,19 @@ def evaluate(options: Any) -> None:
 
 def compare(options: Any) -> None:
     """Compares the first results with each of the others."""
+    from dcse_tf.evaluation import report
     from dcse_tf.evaluation.bootstrap import holm
-    from dcse_tf.evaluation.report import (
-        compare_results,
-        describe_differences,
-        format_comparisons,
-        read_json,
-    )
 
-    files = [read_json(pathlib.Path(path)) for path in options.results]
+    files = [report.read_json(pathlib.Path(path)) for path in options.results]
     (baseline, first, settings), *others = files
-    compared = [compare_results(first, second) for _, second, _ in others]
+    compared = [report.compare_results(first, second) for _, second, _ in others]
     # All comparisons of one call are one family for the correction of Holm.
     corrected = iter(holm([each.difference.p_value for found in compared for each in found]))
     for (model, _, other_settings), found in zip(others, compared, strict=True):
         print(f"first: {baseline}, second: {model}")
-        for difference in describe_differences(settings, other_settings):
+        for difference in report.describe_differences(settings, other_settings):
             print(f"warning: {as_flags(difference)}")
-        print(format_comparisons(found, [next(corrected) for _ in found]))
+        print(report.format_comparisons(found, [next(corrected) for _ in found]))
 
 
 def embed(options: Any) -> str:
@@ -126,22 +118,13 @@ def serve(options: Any) -> None:
     job.serve(options, lambda url: print(f"serving at {url}", flush=True))
 
 
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """A job of the command line.
-
-    Attributes:
-        summary: what it does, for --help.
-        options: MODULE:CLASS of its options. They are imported when they are needed: those of all
-            jobs take longer than a small export to load.
-        run: MODULE:FUNCTION from the options, or a function here; a text that it returns is shown.
-        then: what to show afterwards, with the options' values in braces.
-    """
+class Job(NamedTuple):
+    """A job of the command line; what it names as MODULE:NAME is imported when it is needed."""
 
     summary: str
-    options: str
-    run: str | Callable[[Any], str | None]
-    then: str = ""
+    options: str  # the class of its options
+    run: str | Callable[[Any], str | None]  # takes them; a text that it returns is shown
+    then: str = ""  # what to show afterwards, with the options' values in braces
 
 
 JOBS = {
@@ -239,11 +222,7 @@ def list_options() -> Iterator[tuple[str, type[Options]]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The console script `dcse`.
-
-    Args:
-        arguments: the job and its flags; None to take them from sys.argv.
-    """
+    """The console script `dcse`; takes the job and its flags from sys.argv unless given."""
     if arguments is None:
         faulthandler.enable()
         arguments = sys.argv[1:]
@@ -263,9 +242,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.exit(f"error: {show(job)} is not a job; dcse --help lists them")
         print(end="", flush=True)
     except BrokenPipeError:
-        # Whoever reads the output has gone, as in `dcse --help | true`. Python flushes it once more
+        # Whoever reads the output (1) has gone, as in `dcse --help | true`. Python flushes it again
         # when it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(128 + signal.SIGPIPE)
     except (OptionError, InputError, OSError) as error:
         sys.exit(f"error: {one_line(error)}")

@@ -14,11 +14,7 @@ _GROUPS = (
     *("main", "batches and context", "", "encoder", "optimizer", "evaluation"),
     *("log and checkpoints", "devices and speed"),
 )
-_HEADINGS = {
-    "main": "Main flags",
-    "": "What is learnt",
-    "evaluation": "Evaluation on dev data",
-}
+_HEADINGS = {"main": "Main flags", "": "What is learnt", "evaluation": "Evaluation on dev data"}
 _PRESET = (
     "Settings that apply where nothing else is given: a preset, or several with commas between."
 )
@@ -45,10 +41,8 @@ def describe_job(job: str, summary: str, kind: type[Options], arguments: Sequenc
     that of the one that the other arguments choose, or of the first.
     """
     chooser, entries = kind.choice()
-    parts = [
-        f"usage: dcse {job} {f'{chooser.upper()} ' if chooser else ''}--flag=value ...",
-        summary,
-    ]
+    usage = f"usage: dcse {job} {f'{chooser.upper()} ' if chooser else ''}--flag=value ..."
+    parts = [usage, summary]
     if chooser:
         lines = (f"  {name:20}{entry.help}" for name, entry in entries.items())
         parts.append("\n".join([f"Each {chooser.upper()} has its own flags:", *lines]))
