@@ -102,7 +102,8 @@ class FusedBert(tf.Module):
         Returns:
             float32 `[utterances, tokens, dim]`.
         """
-        assert not training
+        if training:
+            raise ValueError("FusedBert is for inference")
         token_ids = inputs["token_ids"]
         tokens = tf.shape(token_ids)[1]
         x = tf.gather(self._tokens, token_ids) + self._positions[:tokens]
