@@ -27,8 +27,8 @@ HEADS_FILE = "heads.safetensors"
 _LENGTH_FILE = "sentence_bert_config.json"
 _TOKENIZER_SETTINGS = "tokenizer_config.json"
 # The first that exists has the vocabulary, see `dcse_tf.bert.tokenizer`.
-_VOCABULARY_FILES = ("vocab.txt", "tokenizer.json")
-_TOKENIZER_FILES = (*_VOCABULARY_FILES, _TOKENIZER_SETTINGS)
+_VOCABULARY_FILES = ("vocab.txt", "tokenizer.json", "sentencepiece.bpe.model", "vocab.json")
+_TOKENIZER_FILES = (*_VOCABULARY_FILES, _TOKENIZER_SETTINGS, "merges.txt")
 # Besides the tokenizer and the weights, what an encoder consists of.
 _OWN_FILES = (RERANKER_FILE, MATCHER_FILE, MATCHING_FILE)
 _FURTHER_FILES = (
@@ -123,10 +123,8 @@ def approximates_gelu(config: Mapping[str, Any]) -> bool:
 
 
 def find_padding(folder: pathlib.Path) -> int:
-    """The padding's id in a checkpoint's own numbering; 0 if there is no tokenizer.
-
-    Raises:
-        InputError: the tokenizer's file cannot be read.
+    """The padding's id in a checkpoint's own numbering; 0 if there is no tokenizer. Raises
+    InputError if the tokenizer's file cannot be read.
     """
     path = folder / "vocab.txt"
     if path.is_file():
@@ -134,7 +132,8 @@ def find_padding(folder: pathlib.Path) -> int:
             return int([file.readline().rstrip() for _ in range(2)][1] == b"<pad>")
     path = folder / "tokenizer.json"
     if not path.is_file():
-        return 0
+        # The vocabularies of XLM-R and RoBERTa begin with <s>, <pad>.
+        return int(any((folder / name).is_file() for name in _VOCABULARY_FILES))
     try:
         with path.open("rb") as file:  # the vocabulary's many entries come after these
             added = ijson.items(file, "added_tokens.item")

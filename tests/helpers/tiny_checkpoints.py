@@ -13,7 +13,6 @@ import tokenizers.models
 import tokenizers.pre_tokenizers
 import tokenizers.processors
 import tokenizers.trainers
-import transformers
 from tiny_bert import DIM, LAYERS, VOCABULARY, VOCABULARY_SIZE
 
 from dcse_tf.data.corpus_options import PrepareOptions
@@ -148,7 +147,7 @@ def train_byte_pairs(folder: pathlib.Path, texts: Iterable[str], size: int) -> N
 
 
 def train_pieces(folder: pathlib.Path, texts: Iterable[str], size: int) -> None:
-    """Writes a tokenizer.json of at most so many of SentencePiece's pieces as XLM-R has one."""
+    """Writes a SentencePiece model of at most so many pieces as XLM-R has one."""
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(list(texts)),
@@ -162,7 +161,6 @@ def train_pieces(folder: pathlib.Path, texts: Iterable[str], size: int) -> None:
     )
     (folder / "sentencepiece.bpe.model").write_bytes(written.getvalue())
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "XLMRobertaTokenizer"}')
-    transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(folder)
 
 
 def prepare_for(
