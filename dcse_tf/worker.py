@@ -16,17 +16,11 @@ _EXPECTED = (
 
 @dataclasses.dataclass(frozen=True)
 class Worker:
-    """One of several processes that train together.
+    """One of several processes that train together."""
 
-    Attributes:
-        index: its number, from 0.
-        count: the number of processes.
-        address: HOST:PORT at which the others reach it; "" if it is the only one.
-    """
-
-    index: int = 0
-    count: int = 1
-    address: str = ""
+    index: int = 0  # its number
+    count: int = 1  # of processes
+    address: str = ""  # HOST:PORT at which the others reach it; "" if it is the only one
 
     @property
     def is_chief(self) -> bool:
