@@ -177,7 +177,7 @@ def atomic_directory(path: pathlib.Path, overwrite: bool = False) -> Iterator[pa
     An existing one stays until the new one is complete.
     """
     with _write_beside(path) as partial:
-        restore_replaced(path)
+        _restore(path)
         if os.path.lexists(path) and not overwrite:
             raise FileExistsError(f"{path} already exists; give another folder, or `overwrite`")
         partial.mkdir()
@@ -213,10 +213,23 @@ def restore_replaced(path: pathlib.Path) -> None:
 
     Replacing a folder takes two renames; a crash between them leaves the previous folder under
     another name. Call this before reading a folder that may have been replaced.
+
+    Raises:
+        LockedError: another process is replacing it right now.
     """
-    if os.path.lexists(marked(path, "previous")) and not os.path.lexists(path):
+    if _was_interrupted(path):
+        with lock_output(path):  # otherwise someone may be between the two renames right now
+            _restore(path)
+
+
+def _restore(path: pathlib.Path) -> None:
+    if _was_interrupted(path):
         marked(path, "previous").rename(path)
         flush(path.parent)
+
+
+def _was_interrupted(path: pathlib.Path) -> bool:
+    return os.path.lexists(marked(path, "previous")) and not os.path.lexists(path)
 
 
 def flush(path: pathlib.Path) -> None:

@@ -19,6 +19,7 @@ from dcse_tf.files import (
     hash_folder,
     hash_number,
     lock_folder,
+    lock_output,
     partial_path,
     refuse_existing,
     restore_replaced,
@@ -133,6 +134,8 @@ def test_a_folder_that_was_being_replaced_when_its_writer_was_killed_comes_back(
         write(atomic_directory, path, "new", overwrite=False)
     assert read(path) == "all of it"
     path.rename(tmp_path / "a.dcse_tf-previous")
+    with lock_output(path), pytest.raises(LockedError):  # its writer is between two renames
+        restore_replaced(path)
     restore_replaced(path)
     assert (read(path), names(path)) == ("all of it", ["b"])
 
