@@ -189,24 +189,10 @@ def test_a_metric_is_a_mean_over_rows(data_dir):
     assert together["tokens"] == sum(m["tokens"] for m in apart)
 
 
-def test_telling_of_the_steps_so_far_changes_no_bit(data_dir, monkeypatch):
-    monkeypatch.setattr("dcse_tf.training.trainer._TELL_EVERY", 0.0)  # at every step
-    told: list[dict[str, float]] = []
-    trainings = [_build(data_dir, "dialogue_cse", 1, dropout=0.1) for _ in range(3)]
-    plain, watched, short = (training.trainer for training in trainings)
-    batches = [training.batches() for training in trainings]
-    metrics = plain.train(batches[0], 4)
-    assert watched.train(batches[1], 4, tell=told.append) == metrics
-    assert [each["steps"] for each in told] == [1, 2, 3]
-    assert told[1] == short.train(batches[2], 2)
-    for one, other in zip(plain.model.variables, watched.model.variables, strict=True):
-        np.testing.assert_array_equal(one.numpy(), other.numpy())
-
-
 def test_a_loss_that_diverges_ends_the_steps_of_which_is_told(data_dir, monkeypatch):
     monkeypatch.setattr("dcse_tf.training.trainer.LOSS_LIMIT", 0.0)
     training = _build(data_dir, "dialogue_cse", 1)
-    metrics = training.trainer.train(training.batches(), 4, tell=lambda _: None)
+    metrics = training.trainer.train(training.batches(), 4)
     assert (metrics["steps"], metrics["diverged"]) == (1, 1)
 
 
