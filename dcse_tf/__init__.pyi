@@ -101,6 +101,7 @@ def fit_baseline(
     batch_size: int = 256,
     learning_rate: float = 0.001,
     word_vectors: str | os.PathLike[str] = "",
+    word_index: str | os.PathLike[str] = "",
     word_unit: Literal["words", "characters"] = "words",
     **further: Any,
 ) -> str: ...

@@ -11,7 +11,7 @@ from dcse_tf.baselines.registry import BaselineOptions, BaselineSpec, Fitted
 from dcse_tf.bert.vectors import WordVectors, fold_case, read_word_vectors
 from dcse_tf.data.words import make_splitter
 from dcse_tf.errors import InputError
-from dcse_tf.options import option
+from dcse_tf.options import OptionError, option
 
 # `word_unit` -> the argument of `make_splitter`.
 _SPLITTERS = {"words": "auto", "characters": "characters"}
@@ -23,17 +23,27 @@ class WordVectorsOptions(BaselineOptions):
 
     word_vectors: str = option(
         "",
-        "File of word vectors: GloVe text, word2vec text or .bin, or .json ({word: [numbers]}).",
+        "File of word vectors: GloVe text, word2vec text or .bin, .json ({word: [numbers]}), "
+        "or .npz (one array [words, dim], with `word_index`).",
         required=True,
         path="files",
+    )
+    word_index: str = option(
+        "", "For .npz: JSON file that gives the row of each word ({word: row}).", path="files"
     )
     word_unit: str = option(
         "words", "What has a vector; words of Chinese are jieba's.", choices=tuple(_SPLITTERS)
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.word_vectors.endswith(".npz") != bool(self.word_index):
+            raise OptionError("`word_index` goes with `word_vectors`=FILE.npz, and only with it")
+
 
 def _fit(options: WordVectorsOptions, corpus: object) -> Fitted:
-    vectors = fold_case(read_word_vectors(pathlib.Path(options.word_vectors)))
+    index = pathlib.Path(options.word_index) if options.word_index else None
+    vectors = fold_case(read_word_vectors(pathlib.Path(options.word_vectors), index))
     words = sorted(vectors.rows, key=vectors.rows.__getitem__)
     matrix = vectors.matrix[[vectors.rows[word] for word in words]]
     return Fitted(

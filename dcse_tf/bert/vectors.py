@@ -8,7 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from dcse_tf.errors import InputError, require
-from dcse_tf.input_files import UNREADABLE, open_input, parse_json
+from dcse_tf.input_files import (
+    UNREADABLE,
+    UNREADABLE_ARRAY,
+    open_input,
+    parse_json,
+    read_json_object,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,15 +48,28 @@ def fold_case(vectors: WordVectors) -> WordVectors:
     return WordVectors(rows, vectors.matrix)
 
 
-def read_word_vectors(path: pathlib.Path) -> WordVectors:
+def read_word_vectors(path: pathlib.Path, index: pathlib.Path | None = None) -> WordVectors:
     """Reads word vectors in the format that the file's name implies.
 
-    `.json` and `.json.gz` are {word: [numbers]}; `.bin` and `.bin.gz` are word2vec's binary format.
-    Any other file is in word2vec's text format, or in GloVe's, which lacks its line of counts.
+    `.npz` is one NumPy array, with the row of each word in `index`, a JSON file; `.json` and
+    `.json.gz` are {word: [numbers]}; `.bin` and `.bin.gz` are word2vec's binary format. Any other
+    file is in word2vec's text format, or in GloVe's, which lacks its line of counts.
 
     Raises:
         InputError: the file is not in that format.
     """
+    if index:
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                (matrix,) = (np.array(arrays[name], np.float32, ndmin=2) for name in arrays.files)
+        except UNREADABLE_ARRAY as error:
+            raise InputError(f"{path}: expected one array [words, dim] as .npz: {error}") from error
+        rows, count = read_json_object(index, "the row of each word"), len(matrix)
+        for word, row in rows.items():
+            if type(row) is not int or not 0 <= row < count:
+                expected = f"expected 0 to {count - 1} of {path}"
+                raise InputError(f"{index}: {word!r} has row {row!r}, {expected}")
+        return WordVectors(rows, matrix)
     if not path.name.endswith((".json", ".json.gz")):
         return _read_word2vec(path)
     try:

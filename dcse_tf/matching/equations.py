@@ -17,6 +17,7 @@ from dcse_tf.bert.checkpoints import ATTENTION_FILE, MATCHING_FILE
 from dcse_tf.bert.tensor_files import write_tensor_file
 from dcse_tf.errors import InputError
 from dcse_tf.files import write_json
+from dcse_tf.input_files import read_json_object
 
 
 def zero_padding(inputs, is_real):
@@ -299,8 +300,14 @@ def read_matching(folder: pathlib.Path) -> MatchingForm:
     """Reads the form from an encoder's folder; the mean of the turns without an attention.
 
     Raises:
-        InputError: the attention's file is damaged.
+        InputError: a file is damaged, or names a matching that was removed.
     """
+    path = folder / MATCHING_FILE
+    if path.is_file() and (kind := read_json_object(path).get("kind")) != "paper":
+        raise InputError(
+            f"{path}: trained with the matching {kind!r:.40}, which was removed; expected 'paper' "
+            "(docs/tried.md names the commit that has it)"
+        )
     path = folder / ATTENTION_FILE
     if not path.is_file():
         return PAPER

@@ -224,6 +224,8 @@ def test_a_fault_of_the_input_leaves_no_folder(bert, data_dir, baselines, tmp_pa
         ("whitening", {"data_dir": "d"}, "encoder"),
         ("flow", {"encoder": "e"}, "data_dir"),
         ("centering", {"encoder": "e", "data_dir": "d", "projection": "context"}, "projection"),
+        ("word_vectors", {"word_vectors": "a.npz"}, "word_index"),
+        ("word_vectors", {"word_vectors": "a.txt", "word_index": "b.json"}, "word_index"),
         ("word_vectors", {}, "word_vectors"),
     ],
 )

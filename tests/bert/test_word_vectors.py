@@ -34,12 +34,16 @@ def test_every_form_is_read(tmp_path, name):
     assert vectors.matrix.dtype == np.float32
 
 
-def test_a_mean_is_of_the_words_that_have_a_vector(tmp_path):
-    (tmp_path / "a.json").write_text('{"a": [1, 2], "好": [5, 6]}')
-    vectors = read_word_vectors(tmp_path / "a.json")
+def test_an_array_and_an_index_of_its_rows_are_read(tmp_path):
+    np.savez(tmp_path / "a.npz", embeddings=np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
+    (tmp_path / "index.json").write_text('{"好": 2, "a": 0}')
+    vectors = read_word_vectors(tmp_path / "a.npz", tmp_path / "index.json")
     assert vectors.mean(["好"]).tolist() == [5, 6]
     assert vectors.mean(["a", "nothing"]).tolist() == [1, 2]
     assert vectors.mean(["nothing"]).tolist() == [0, 0]
+    (tmp_path / "index.json").write_text('{"好": 3}')
+    with pytest.raises(InputError, match=r"index\.json: '好' has row 3, expected 0 to 2"):
+        read_word_vectors(tmp_path / "a.npz", tmp_path / "index.json")
 
 
 def test_a_word_cut_inside_a_character_is_another_word(tmp_path):
@@ -68,20 +72,29 @@ def test_a_word_cut_inside_a_character_is_another_word(tmp_path):
         ("a.json", b'{"a": 3}'),
         ("a.json", b"[[1, 2]]"),
         ("a.json", b"{"),
+        ("a.npz", b"PK\x03\x04 no archive"),
     ],
 )
 def test_a_file_of_another_form_than_its_name_says_is_named(tmp_path, name, content):
     if content is not None:
         (tmp_path / name).write_bytes(content)
+    index = tmp_path / "index.json" if name == "a.npz" else None
     with pytest.raises(InputError) as caught:
-        read_word_vectors(tmp_path / name)
+        read_word_vectors(tmp_path / name, index)
     assert str(caught.value).startswith(f"{tmp_path / name}: ")
 
 
-def test_published_vectors_are_read():
-    vectors = read_word_vectors(shared_file("vocab_vectors/glove-50d-5k.json"))
-    assert vectors.matrix.shape[1] == 50
-    assert all(np.abs(vectors.mean([word])).max() > 0 for word in ("the", "package"))
+@pytest.mark.parametrize(
+    ("files", "words", "width"),
+    [
+        (["glove-50d-5k.json"], ["the", "package"], 50),
+        (["tencent_char_200d.npz", "tencent_char_vocab.json"], ["好", "货"], 200),
+    ],
+)
+def test_published_vectors_are_read(files, words, width):
+    vectors = read_word_vectors(*(shared_file(f"vocab_vectors/{name}") for name in files))
+    assert vectors.matrix.shape[1] == width
+    assert all(np.abs(vectors.mean([word])).max() > 0 for word in words)
 
 
 def test_of_words_that_differ_in_case_alone_the_first_counts():

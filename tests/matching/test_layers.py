@@ -8,12 +8,16 @@ import pytest
 import tensorflow as tf
 from layer_cases import CASES, DIM, Case, Padding, make_batch
 
+from dcse_tf.errors import InputError
 from dcse_tf.matching.equations import (
+    PAPER,
     CosineSimilarity,
     MaskedMeanPooling,
     MatchingGuidedEmbedding,
     NTXent,
     TurnAggregation,
+    read_matching,
+    write_matching,
 )
 
 EVERY_CASE = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -161,3 +165,11 @@ def test_loss_of_equal_similarities_is_the_logarithm_of_their_number(temperature
     mask = tf.constant([[True, True, True, False, False]])
     loss = NTXent(temperature)(-tf.ones([1, 5]), mask)
     np.testing.assert_allclose(loss, [math.log(3)], rtol=1e-5)
+
+
+def test_an_encoder_with_a_matching_that_was_removed_is_refused(tmp_path):
+    write_matching(tmp_path, PAPER)
+    assert read_matching(tmp_path) == PAPER
+    (tmp_path / "matching.json").write_text('{"kind": "residual"}')
+    with pytest.raises(InputError, match=r"matching\.json: .*'residual', which was removed"):
+        read_matching(tmp_path)

@@ -61,15 +61,15 @@ BASE = {
 # is paid for by what leaves. "base" are the modules at the top.
 BUDGETS = {
     "base": 1746,
-    "baselines": 727,
-    "bert": 3009,
+    "baselines": 737,
+    "bert": 3028,
     "cli": 449,
     "data": 4047,
     "encoder": 1235,
     "evaluation": 1617,
     "exporting": 1763,
     "inspecting": 454,
-    "matching": 717,
+    "matching": 724,
     "reading": 743,
     "reranker": 473,
     "search": 726,
@@ -78,7 +78,7 @@ BUDGETS = {
     "spark": 381,
     "tasks": 2153,
     "training": 1761,
-    "tests": 18194,
+    "tests": 18207,
     "experiments": 3032,
     "docs": 2183,
 }
