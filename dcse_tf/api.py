@@ -23,7 +23,7 @@ from dcse_tf.exporting.export_options import ExportOptions
 from dcse_tf.options import Options
 from dcse_tf.search.search_options import EmbedOptions
 from dcse_tf.stores import stage
-from dcse_tf.tasks.options import TrainOptions
+from dcse_tf.tasks.train_options import TrainOptions
 from dcse_tf.training.merge import MergeOptions
 
 if TYPE_CHECKING:

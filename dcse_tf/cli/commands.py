@@ -141,7 +141,9 @@ JOBS = {
         "\nreport.html, report.json and leaks.tsv are in {output_dir}",
     ),
     "train": Job(
-        "Trains a sentence encoder on prepared dialogues.", "tasks.options:TrainOptions", train
+        "Trains a sentence encoder on prepared dialogues.",
+        "tasks.train_options:TrainOptions",
+        train,
     ),
     "fit_baseline": Job(
         "Fits an untrained baseline: centering, whitening, flow, or averaged word vectors.",

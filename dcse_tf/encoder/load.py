@@ -7,7 +7,7 @@ import functools
 import pathlib
 
 from dcse_tf.bert.checkpoints import resolve_checkpoint
-from dcse_tf.encoder import exports
+from dcse_tf.encoder import exported_models
 from dcse_tf.encoder.backend import Backend, FunctionBackend, hash_arrays
 from dcse_tf.encoder.model_options import ModelOptions
 from dcse_tf.errors import InputError, name_missing_tensorflow
@@ -29,19 +29,19 @@ def load_backend(options: ModelOptions, option: str = "model") -> Backend:
     if (folder / "saved_model.pb").is_file():
         _refuse_settings(options)
         with name_missing_tensorflow(f"`{option}`={options.model}: a SavedModel"):
-            return exports.load_saved_model(folder, options.batch_tokens)
-    if exports.is_onnx(folder):
+            return exported_models.load_saved_model(folder, options.batch_tokens)
+    if exported_models.is_onnx(folder):
         refuse_reranker(folder, options.model, option)
         _refuse_settings(options)
-        return exports.OnnxBackend(folder, options.batch_tokens)
+        return exported_models.OnnxBackend(folder, options.batch_tokens)
 
     from dcse_tf.baselines.registry import is_baseline, read_baseline
 
     folder = find_folder(options.model, option)
     refuse_reranker(folder, options.model, option)
-    if exports.is_static(folder):
+    if exported_models.is_static(folder):
         _refuse_settings(options)
-        return exports.load_static(folder)
+        return exported_models.load_static(folder)
     if is_baseline(folder) and (baseline := read_baseline(folder)).spec.make_encode:
         _refuse_settings(options)
         tensors, facts = baseline.fitted.tensors, baseline.fitted.facts

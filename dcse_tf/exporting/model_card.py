@@ -18,7 +18,7 @@ from dcse_tf.input_files import read_json_object
 from dcse_tf.matching.equations import has_matching
 from dcse_tf.options import option
 from dcse_tf.reranker.scorers import BERT, RerankerFolder
-from dcse_tf.tasks.options import TrainOptions
+from dcse_tf.tasks.train_options import TrainOptions
 
 # Files of a run directory, and in its encoder's folder, see `dcse_tf.training`.
 _CONFIG_FILE, _CORPUS_FILE = "config.json", "corpus.json"

@@ -13,7 +13,7 @@ from dcse_tf.bert import checkpoints, sentence_modules
 from dcse_tf.bert.blanks import NO_CANDIDATE
 from dcse_tf.bert.vocabulary import Vocabulary
 from dcse_tf.bert.weights import read_bert_tensors
-from dcse_tf.encoder.exports import MODEL_FILE, SETTINGS_FILE, OnnxBackend
+from dcse_tf.encoder.exported_models import MODEL_FILE, SETTINGS_FILE, OnnxBackend
 from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
 from dcse_tf.errors import InputError
 from dcse_tf.exporting.eight_bits import quantize

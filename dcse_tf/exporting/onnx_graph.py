@@ -15,7 +15,7 @@ from dcse_tf.bert import checkpoints
 from dcse_tf.bert.families import BUCKET_OF, FARTHEST, RELATIVE_BIAS
 from dcse_tf.bert.sentence_modules import AffineMap
 from dcse_tf.bert.weights import CLASSIFIER, POOLER, SPEAKER_TABLE
-from dcse_tf.encoder.exports import INPUTS, OUTPUT
+from dcse_tf.encoder.exported_models import INPUTS, OUTPUT
 from dcse_tf.errors import InputError
 from dcse_tf.reranker import scorers
 

@@ -15,7 +15,7 @@ from dcse_tf.bert.blanks import BLANK, NO_CANDIDATE
 from dcse_tf.bert.checkpoints import hash_files
 from dcse_tf.bert.pairs import end_turns, find_rows, join_turns, place_segments, strip_ends
 from dcse_tf.bert.token_rows import make_rule
-from dcse_tf.encoder.exports import EMBED, MATCH, SCORE, SETTINGS_FILE
+from dcse_tf.encoder.exported_models import EMBED, MATCH, SCORE, SETTINGS_FILE
 from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import OutputError

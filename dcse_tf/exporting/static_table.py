@@ -17,7 +17,7 @@ from dcse_tf.bert.tensor_files import write_tensor_file
 from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.records import sample_utterances
 from dcse_tf.encoder.backend import normalize
-from dcse_tf.encoder.exports import STATIC_FILE, STATIC_TABLE, STATIC_TYPE
+from dcse_tf.encoder.exported_models import STATIC_FILE, STATIC_TABLE, STATIC_TYPE
 from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
 from dcse_tf.errors import InputError
 from dcse_tf.exporting.export_options import ExportOptions

@@ -13,7 +13,7 @@ from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.bert.vocabulary import END_OF_TURN, Vocabulary
 from dcse_tf.bert.weights import head_shapes, read_bert_tensors, read_tensors
 from dcse_tf.encoder.backend import hash_arrays
-from dcse_tf.encoder.exports import INPUTS, OnnxFile, is_onnx
+from dcse_tf.encoder.exported_models import INPUTS, OnnxFile, is_onnx
 from dcse_tf.errors import InputError, name_missing_tensorflow
 from dcse_tf.reading.reranker_files import (
     RERANKER_FILE,

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from dcse_tf.evaluation.names import PROJECTED
 from dcse_tf.options import option
-from dcse_tf.tasks.options import BatchOptions, ContextOptions, ContrastOptions
 from dcse_tf.tasks.spec import EncoderParts, Setup, TaskSpec, Term, centering_parts, register_task
 from dcse_tf.tasks.terms.contrast import Contrast
+from dcse_tf.tasks.train_options import BatchOptions, ContextOptions, ContrastOptions
 
 if TYPE_CHECKING:
     from dcse_tf.data.manifest import Manifest

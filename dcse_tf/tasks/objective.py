@@ -25,8 +25,8 @@ from dcse_tf.files import write_json
 from dcse_tf.matching.equations import write_matching
 from dcse_tf.matching.head_files import list_head_maps, write_heads
 from dcse_tf.reading.cross_encoder import Reader, read_with_bert
-from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.tasks.spec import Scores, Setup, TaskSpec, Term
+from dcse_tf.tasks.train_options import TrainOptions
 
 # The name of the layer of the starting encoder in a training model.
 START_ENCODER = "start_encoder"

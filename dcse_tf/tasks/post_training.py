@@ -10,9 +10,9 @@ import pathlib
 from typing import TYPE_CHECKING
 
 from dcse_tf.options import option
-from dcse_tf.tasks.options import MaskingOptions, SequenceOptions
 from dcse_tf.tasks.reranking import make_dialogue_source, read_sequences
 from dcse_tf.tasks.spec import Setup, TaskSpec, Term, register_task
+from dcse_tf.tasks.train_options import MaskingOptions, SequenceOptions
 
 if TYPE_CHECKING:
     from dcse_tf.data.dialogue_step import DialogueSource

@@ -14,8 +14,8 @@ from absl import logging
 from dcse_tf.data.dialogue import AUXILIARY_TASKS
 from dcse_tf.options import option
 from dcse_tf.reading.reranker_files import RerankerSettings
-from dcse_tf.tasks.options import SequenceOptions, check_negatives
 from dcse_tf.tasks.spec import Scorer, Setup, TaskSpec, Term, register_task
+from dcse_tf.tasks.train_options import SequenceOptions, check_negatives
 
 if TYPE_CHECKING:
     from dcse_tf.data.dialogue_step import DialogueSource

@@ -9,9 +9,9 @@ import dataclasses
 from dcse_tf.data.dialogue import Context
 from dcse_tf.options import option
 from dcse_tf.tasks.dialogue_cse import make_response_source
-from dcse_tf.tasks.options import BatchOptions, ContextOptions, ContrastOptions
 from dcse_tf.tasks.spec import Setup, TaskSpec, register_task
 from dcse_tf.tasks.terms.contrast import ScorePairs
+from dcse_tf.tasks.train_options import BatchOptions, ContextOptions, ContrastOptions
 
 
 @dataclasses.dataclass(frozen=True)

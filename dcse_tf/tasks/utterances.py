@@ -3,9 +3,14 @@
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from dcse_tf.tasks.options import ContextOptions, ContrastOptions, MaskingOptions, TrainOptions
 from dcse_tf.tasks.spec import Setup, TaskSpec, Term, register_task
 from dcse_tf.tasks.terms.contrast import ViewContrast
+from dcse_tf.tasks.train_options import (
+    ContextOptions,
+    ContrastOptions,
+    MaskingOptions,
+    TrainOptions,
+)
 
 if TYPE_CHECKING:
     from dcse_tf.data.responses import UtteranceSource

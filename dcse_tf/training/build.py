@@ -22,8 +22,8 @@ from dcse_tf.errors import InputError
 from dcse_tf.options import OptionError
 from dcse_tf.tasks import TASKS
 from dcse_tf.tasks.objective import START_ENCODER, Objective, build_objective, make_layout
-from dcse_tf.tasks.options import ENCODER_SIZES, TrainOptions
 from dcse_tf.tasks.spec import Setup, TaskSpec
+from dcse_tf.tasks.train_options import ENCODER_SIZES, TrainOptions
 from dcse_tf.training.trainer import Trainer, WarmupDecay, build_optimizer, make_strategy
 from dcse_tf.worker import read_worker
 

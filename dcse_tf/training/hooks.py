@@ -13,8 +13,8 @@ from absl import logging
 from dcse_tf.errors import OutputError, first_line
 from dcse_tf.evaluation.names import PROJECTED
 from dcse_tf.progress import Progress
-from dcse_tf.tasks.options import TrainOptions
 from dcse_tf.tasks.spec import Scores
+from dcse_tf.tasks.train_options import TrainOptions
 from dcse_tf.training.best_encoder import UNTRAINED, BestEncoder, Kept
 from dcse_tf.training.controller import Hook, Taken, TrainingError
 

@@ -11,7 +11,7 @@ from absl import logging
 from dcse_tf.bert.checkpoints import ENCODER_FOLDER
 from dcse_tf.data.records import check_records
 from dcse_tf.files import lock_folder
-from dcse_tf.tasks.options import TrainOptions
+from dcse_tf.tasks.train_options import TrainOptions
 from dcse_tf.training.best_encoder import BestEncoder
 from dcse_tf.training.build import Training, build_training, read_inputs
 from dcse_tf.training.checkpoint_store import CheckpointStore

@@ -15,7 +15,7 @@ from dcse_tf.cli.commands import JOBS, list_options, load_options, main
 from dcse_tf.data.corpus_options import PrepareOptions
 from dcse_tf.options import OptionError
 from dcse_tf.tasks import TASKS
-from dcse_tf.tasks.options import TrainOptions
+from dcse_tf.tasks.train_options import TrainOptions
 
 ROOT = pathlib.Path(__file__).parents[2]
 TRAIN = ["--data_dir=data", "--run_dir=run", "--encoder_size=tiny"]

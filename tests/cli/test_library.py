@@ -13,7 +13,7 @@ from dcse_tf import api
 from dcse_tf.api import make_options
 from dcse_tf.data.corpus_options import PrepareOptions
 from dcse_tf.tasks import TASKS
-from dcse_tf.tasks.options import TrainOptions
+from dcse_tf.tasks.train_options import TrainOptions
 
 TRAIN = {"data_dir": "data", "run_dir": "run", "encoder_size": "tiny"}
 

@@ -18,8 +18,8 @@ from dcse_tf.input_files import read_lines
 from dcse_tf.options import OptionError, option
 from dcse_tf.tasks import TASKS, register_task
 from dcse_tf.tasks.dialogue_cse import make_response_source
-from dcse_tf.tasks.options import BatchOptions, TrainOptions
 from dcse_tf.tasks.spec import TaskSpec, Term
+from dcse_tf.tasks.train_options import BatchOptions, TrainOptions
 from dcse_tf.training.train import train
 
 pytestmark = pytest.mark.slow
@@ -152,7 +152,7 @@ REGISTERS = """
 import dataclasses
 from dcse_tf.options import option
 from dcse_tf.tasks import register_task
-from dcse_tf.tasks.options import TrainOptions
+from dcse_tf.tasks.train_options import TrainOptions
 from dcse_tf.tasks.spec import TaskSpec
 
 @dataclasses.dataclass(frozen=True)

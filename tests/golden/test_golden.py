@@ -17,7 +17,7 @@ import safetensors.numpy
 from lettered_corpus import TOKENS, prepare_sessions, write_sessions, write_vocabulary_folder
 
 from dcse_tf.arguments import read_flags
-from dcse_tf.tasks.options import TrainOptions
+from dcse_tf.tasks.train_options import TrainOptions
 
 FILE = pathlib.Path(__file__).parent / "golden.json"
 STEPS, DIM, LAYERS = 10, 16, 2

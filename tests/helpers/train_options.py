@@ -2,7 +2,7 @@
 
 import types
 
-from dcse_tf.tasks.options import TrainOptions
+from dcse_tf.tasks.train_options import TrainOptions
 
 
 def make_options(**values):

@@ -63,7 +63,7 @@ BUDGETS = {
     "base": 1746,
     "baselines": 737,
     "bert": 3028,
-    "cli": 449,
+    "cli": 451,
     "data": 4047,
     "encoder": 1235,
     "evaluation": 1617,
@@ -76,9 +76,9 @@ BUDGETS = {
     "serving": 562,
     "sets": 568,
     "spark": 381,
-    "tasks": 2153,
+    "tasks": 2158,
     "training": 1761,
-    "tests": 18207,
+    "tests": 18212,
     "experiments": 3032,
     "docs": 2183,
 }
@@ -135,6 +135,11 @@ def test_a_room_keeps_to_its_budget_of_lines(room):
     assert sum(len(path.read_text().splitlines()) for path in paths) <= BUDGETS[room]
 
 
+def test_no_two_modules_have_one_name():
+    names = [path.name for path in MODULES if not path.name.startswith("__")]
+    assert len(names) == len(set(names))
+
+
 def test_flags_are_read_in_one_place():
     readers = {path for path in MODULES if any(n.startswith("absl.flags") for n in _imports(path))}
     assert readers == {PACKAGE / "arguments.py"}
@@ -174,7 +179,7 @@ def test_evaluation_and_dialogues_need_no_tensorflow():
     paths = [
         PACKAGE / f"evaluation/{name}.py" for name in (*evaluation, "response_selection", "sts")
     ]
-    paths += [*PACKAGE.glob("data/formats/*.py"), *PACKAGE.rglob("options.py")]
+    paths += [*PACKAGE.glob("data/formats/*.py"), *PACKAGE.rglob("*options.py")]
     paths.append(PACKAGE / "tasks/terms/contrast.py")
     paths += [PACKAGE / f"data/{name}.py" for name in ("dialogue", "corpus")]
     paths += [PACKAGE / "input_files.py", *PACKAGE.glob("cli/*.py")]

@@ -13,8 +13,8 @@ from dcse_tf.exporting.export_options import ExportOptions
 from dcse_tf.exporting.model_card import write_model_card
 from dcse_tf.options import OptionError, option
 from dcse_tf.tasks import TASKS
-from dcse_tf.tasks.options import TermOptions, TrainOptions
 from dcse_tf.tasks.spec import Term
+from dcse_tf.tasks.train_options import TermOptions, TrainOptions
 
 SETTINGS = {
     "encoder_size": "tiny", "global_batch_size": 8, "steps": 4, "learning_rate": 1e-3,

@@ -8,7 +8,7 @@ from train_options import make_options, resolve
 
 from dcse_tf.errors import InputError
 from dcse_tf.options import option
-from dcse_tf.tasks.options import TrainOptions
+from dcse_tf.tasks.train_options import TrainOptions
 from dcse_tf.training.checkpoint_store import CheckpointStore
 from dcse_tf.training.run_directory import begin_run, describe_inputs
 
