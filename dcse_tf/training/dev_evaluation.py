@@ -16,6 +16,7 @@ from dcse_tf.evaluation.names import (
     RETRIEVAL,
     STS,
     all_contexts,
+    describe_context,
     rank_scores,
 )
 from dcse_tf.evaluation.retrieval import evaluate_retrieval, read_retrieval_set
@@ -46,6 +47,11 @@ class DevEvaluation:
         ways = all_contexts(setup.options.similarities)
         self._names = [name for way in ways for name in rank_scores(way)] + [*RETRIEVAL, *STS]
         self._samples = _make_samples(setup) if ways and setup.options.dev_samples else []
+        if self._samples:
+            turns = setup.options.context.turns
+            told = (f"dev/{way}_r1 and so on: {describe_context(way, turns)}" for way in ways)
+            message = "dev scores rank a response among %d by the turns around it, at most: %s"
+            logging.info(message, CANDIDATES, "; ".join(told))
         self._parts = list(self._list_parts(setup, objective))
 
     def evaluate(self) -> Scores:

@@ -19,6 +19,7 @@ from tiny_checkpoints import (
 from train_options import make_options
 from written_dialogues import make_dialogues
 
+from dcse_tf.bert.pairs import strip_ends
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
@@ -198,8 +199,8 @@ def test_an_exported_tokenizer_reads_a_dialogue_as_training_does(start, tmp_path
     vocabulary = read_vocabulary(start).with_end_of_turn()
     vocabulary.write_tokenizer(tmp_path, 99)
     *turns, response = ["where is it", "it left our store", "ok"]
-    tokenizer = vocabulary.make_tokenizer()
-    *own, last = tokenizer.split(tf.constant([*turns, response])).to_list()
+    texts = vocabulary.make_tokenizer().tokenize(tf.constant([*turns, response]), 99)
+    *own, last = strip_ends(texts).to_list()
     end, sep = vocabulary.index("[EOT]"), vocabulary.sep_id
     first = [vocabulary.cls_id, *(i for turn in own for i in (*turn, end)), sep]
     library = transformers.AutoTokenizer.from_pretrained(tmp_path)

@@ -223,7 +223,8 @@ def test_nothing_below_the_lowest_trained_layer_is_differentiated(data_dir, layo
     """What the backward pass takes from the forward pass, and so keeps, is of trained layers."""
     training = _build(data_dir, "dialogue_cse", 1, layout=layout)
     batch = next(training.batches())
-    graph = tf.function(training.trainer._sum_gradients).get_concrete_function(batch).graph
+    compute, run = training.trainer.compute_gradients, training.trainer.strategy.run
+    graph = tf.function(lambda each: run(compute, [each])).get_concrete_function(batch).graph
     backward = [op for op in graph.get_operations() if op.name.startswith("gradient_tape/")]
     taken = {
         source.op.name
@@ -280,8 +281,6 @@ def test_steps_are_adamw_that_decays_no_bias_and_no_norm():
 def test_learning_rate(decay, step, expected):
     schedule = WarmupDecay(1e-3, 4, decay, 100)
     assert float(schedule(step)) == pytest.approx(expected, rel=1e-4, abs=1e-9)
-    again = WarmupDecay.from_config(schedule.get_config())
-    assert float(again(step)) == pytest.approx(expected, rel=1e-4, abs=1e-9)
 
 
 def test_a_peak_below_the_floor_is_kept():
