@@ -90,7 +90,9 @@ class FusedBert(tf.Module):
         heads = [name for name in (POOLER, CLASSIFIER) if f"{name}.weight" in tensors]
         self._head = [hold_dense(name, dtype=tf.float32) for name in heads]
 
-    def __call__(self, inputs: dict[str, tf.Tensor], training: bool = False) -> tf.Tensor:
+    def __call__(
+        self, inputs: dict[str, tf.Tensor], training: bool = False, first_only: bool = False
+    ) -> tf.Tensor:
         """Token embeddings, the same as those of `build_bert_encoder`'s model; without dropout.
 
         Args:
@@ -98,9 +100,10 @@ class FusedBert(tf.Module):
                 `[utterances, tokens]`. In the same shape, int32: segment_ids (all 0 if missing)
                 and, if the BERT has speaker embeddings, speaker_ids.
             training: must be False.
+            first_only: whether the last layer is computed for the first tokens alone, as queries.
 
         Returns:
-            float32 `[utterances, tokens, dim]`.
+            float32 `[utterances, tokens, dim]`; with `first_only` `[utterances, 1, dim]`.
         """
         if training:
             raise ValueError("FusedBert is for inference")
@@ -121,25 +124,33 @@ class FusedBert(tf.Module):
             distances = tf.clip_by_value(places - places[:, tf.newaxis], -FARTHEST, FARTHEST)
             bias += tf.gather(self._relative, distances + FARTHEST, axis=1)
 
-        for layer in self._layers:
+        for layer in self._layers[:-1]:
             x = self._run_layer(x, layer, bias, tokens)
-        return tf.reshape(x, tf.stack([-1, tokens, self.dim]))
+        x = self._run_layer(x, self._layers[-1], bias, tokens, first_only)
+        return tf.reshape(x, tf.stack([-1, 1 if first_only else tokens, self.dim]))
 
     def score(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
         """Logits of sequences by BertForSequenceClassification's head of one output, on [CLS]:
         float32 `[sequences]`; for the inputs, see `__call__`.
         """
         pooler, classifier = self._head
-        pooled = tf.tanh(_dense(self(inputs)[:, 0], pooler))
+        pooled = tf.tanh(_dense(self(inputs, first_only=True)[:, 0], pooler))
         return tf.squeeze(_dense(pooled, classifier), 1)
 
     def _run_layer(
-        self, x: tf.Tensor, layer: dict[str, Any], bias: tf.Tensor, tokens: tf.Tensor
+        self,
+        x: tf.Tensor,
+        layer: dict[str, Any],
+        bias: tf.Tensor,
+        tokens: tf.Tensor,
+        first_only: bool = False,
     ) -> tf.Tensor:
-        """One layer on all tokens, float32 `[all tokens, dim]`; for `bias`, see `__call__`."""
+        """One layer on all tokens, float32 `[all tokens, dim]`; for the rest, see `__call__`."""
         shape = tf.stack([-1, tokens, 3, self._heads, self.dim // self._heads])
         parts = tf.reshape(_dense(x, layer["query_key_value"]), shape)
         query, key, value = tf.unstack(tf.transpose(parts, [2, 0, 3, 1, 4]))
+        if first_only:
+            query, bias, x = query[:, :, :1], bias[:, :, :1], x[::tokens]
         weights = tf.nn.softmax(tf.matmul(query, key, transpose_b=True) + bias)
         attended = tf.transpose(tf.matmul(weights, value), [0, 2, 1, 3])
         attended = _dense(tf.reshape(attended, [-1, self.dim]), layer["attended"])
