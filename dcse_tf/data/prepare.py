@@ -230,8 +230,8 @@ class ChunkSerializer:
                 kept = _choose_negatives(own[-1:], others, dropped)
                 if not kept:
                     continue
-                texts = [session.given.negatives[number] for number in kept]
-                given = session.given._replace(negatives=tuple(texts))
+                left = tuple(session.given.negatives[number] for number in kept)
+                given = session.given._replace(negatives=left)
                 session = dataclasses.replace(session, given=given)
                 negatives = _join_tokens([others[number] for number in kept])
             # Turns in which the tokenizer finds nothing are dropped.
@@ -245,14 +245,14 @@ class ChunkSerializer:
             record = SessionRecord(
                 split=split,
                 record=serialize_session(session, joined, negatives),
-                text=json.dumps(session.to_dict(), ensure_ascii=False) + "\n",
+                text="" if split == "train" else json.dumps(session.to_dict(), ensure_ascii=False),
                 digest=_describe(session),
                 turns=len(turns),
                 tokens=len(joined.ids),
                 truncated=sum(cut[start:middle]),
                 negatives=len(negatives.lengths) if negatives else 0,
             )
-            records.append(record if split != "train" else record._replace(text=""))
+            records.append(record)
         return ChunkRecords(records, found, dropped)
 
     def _tokenize_texts(self, texts: Sequence[str]) -> tuple[list[np.ndarray], list[bool]]:

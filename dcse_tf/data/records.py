@@ -197,7 +197,7 @@ class SplitWriter:
         for place, more in enumerate((_FRAME + len(session.record), 1, session.turns), start=2):
             blocks[-1][place] += more
         if self._texts:
-            self._texts.write(session.text)
+            self._texts.write(f"{session.text}\n")
         self._sessions += 1
         self._counts += session[4:]
         self._most = max(self._most, session.negatives)
