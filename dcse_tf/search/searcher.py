@@ -74,9 +74,8 @@ class Searcher:
         scores = self.reranker.score(contexts, texts, show_progress=len(queries) > 1)
         for hits, row in zip(found, scores, strict=True):
             sums = row + config.cosine_weight * np.array([hit.cosine for hit in hits])
-            order = np.argsort(-sums, kind="stable")[
-                : config.top
-            ]  # of equal ones, the nearer first
+            # Of equal ones, the nearer first.
+            order = np.argsort(-sums, kind="stable")[: config.top]
             answers.append(
                 [
                     dataclasses.replace(hits[place], rank=rank, score=float(row[place]))

@@ -135,7 +135,6 @@ class Controller:
     A checkpoint holds the model, the optimizer with its step, and the step that was evaluated last.
     Data and dropout are functions of the step. So a resumed run continues as if it had never
     stopped.
-
     """
 
     trainer: Trainer
