@@ -4,12 +4,79 @@ To add one, write a `BaselineSpec` and register it here, or from your own code b
 line is started. Importing this package does not import TensorFlow.
 """
 
-from dcse_tf.baselines.flow import FLOW
-from dcse_tf.baselines.registry import BaselineSpec, Fitted, register_baseline
-from dcse_tf.baselines.whitening import CENTERING, WHITENING
-from dcse_tf.baselines.word_vectors import WORD_VECTORS
+import dataclasses
 
-for spec in (CENTERING, WHITENING, FLOW, WORD_VECTORS):
-    register_baseline(spec)
+from dcse_tf.baselines import word_vectors
+from dcse_tf.baselines.registry import BaselineSpec, Fitted, FittedToEmbeddings, register_baseline
+from dcse_tf.baselines.whitening import fit_centering, fit_whitening, make_affine_layer
+from dcse_tf.options import option
 
 __all__ = ["BaselineSpec", "Fitted", "register_baseline"]
+
+
+@dataclasses.dataclass(frozen=True)
+class CenteringOptions(FittedToEmbeddings):
+    """Settings of `kind`=centering."""
+
+    # The standard error of a coordinate's mean is then a hundredth of its standard deviation.
+    max_sentences: int = 10_000
+
+
+@dataclasses.dataclass(frozen=True)
+class WhiteningOptions(FittedToEmbeddings):
+    """Settings of `kind`=whitening."""
+
+    dimensions: int = option(
+        0, "Dimensions to keep, those of largest variance. 0: all that vary.", minimum=0
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class FlowOptions(FittedToEmbeddings):
+    """Settings of `kind`=flow: how a flow is built and fitted."""
+
+    depth: int = option(16, "Steps of the flow.", minimum=1)
+    hidden_dim: int = option(256, "Width of the hidden layers of a step's network.", minimum=1)
+    steps: int = option(1000, "Optimizer steps (Adam).", minimum=1)
+    batch_size: int = option(256, "Embeddings per step.", minimum=1)
+    learning_rate: float = option(1e-3, "Learning rate (constant).", minimum=0.0)
+
+
+def _flow():
+    from dcse_tf.baselines import flow_model  # imports TensorFlow
+
+    return flow_model
+
+
+for spec in (
+    BaselineSpec(
+        "centering",
+        "embeddings less the mean of the corpus' utterances",
+        CenteringOptions,
+        fit=lambda options, corpus: fit_centering(corpus.embeddings()),
+        make_layer=make_affine_layer,
+    ),
+    BaselineSpec(
+        "whitening",
+        "embeddings to zero mean and identity covariance, Su et al. 2021",
+        WhiteningOptions,
+        fit=lambda options, corpus: fit_whitening(corpus.embeddings(), options.dimensions),
+        make_layer=make_affine_layer,
+    ),
+    BaselineSpec(
+        "flow",
+        "embeddings to a Gaussian by an invertible network that is fitted by maximum likelihood "
+        "as in BERT-flow, Li et al. 2020",
+        FlowOptions,
+        fit=lambda options, corpus: _flow().fit_flow(corpus.embeddings(), options),
+        make_layer=lambda fitted, dim: _flow().make_flow(fitted, dim),
+    ),
+    BaselineSpec(
+        "word_vectors",
+        "the mean of the words' vectors, without an encoder",
+        word_vectors.WordVectorsOptions,
+        fit=lambda options, corpus: word_vectors.fit_word_vectors(options),
+        make_encode=word_vectors.make_encode,
+    ),
+):
+    register_baseline(spec)

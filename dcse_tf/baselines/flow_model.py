@@ -2,9 +2,7 @@
 2020, "On the Sentence Embeddings from Pre-trained Language Models").
 """
 
-import functools
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -13,7 +11,7 @@ import tensorflow as tf
 from absl import logging
 from keras import ops
 
-from dcse_tf.baselines.flow import FlowOptions
+from dcse_tf.baselines import FlowOptions
 from dcse_tf.baselines.registry import Fitted
 from dcse_tf.baselines.whitening import measure_directions
 from dcse_tf.bert.bert import initialize_weights
@@ -23,7 +21,6 @@ from dcse_tf.progress import Progress
 _MAX_LOG_SCALE = 1.0  # a coupling stretches a coordinate by at most e
 _EPSILON = 1e-6  # added to standard deviations, to avoid dividing a constant coordinate by 0
 _KERNEL_STDDEV = 0.05  # standard deviation of the couplings' initial hidden kernels
-
 _FIRST_BATCH = 2048  # embeddings that the flow is initialised with
 _MAX_HELD_OUT = 1000  # embeddings
 _CLIP_NORM = 1.0  # largest norm of the gradient of the mean log-likelihood per dimension
@@ -40,7 +37,7 @@ class FlowStep(keras.layers.Layer):
     """
 
     def __init__(self, hidden_dim: int, **kwargs: Any):
-        super().__init__(**kwargs)
+        super().__init__(dtype="float32", **kwargs)
         self.hidden_dim = hidden_dim
 
     def build(self, input_shape):
@@ -48,9 +45,9 @@ class FlowStep(keras.layers.Layer):
         self.shift = self.add_weight((dim,), "zeros", name="shift")
         self.log_scale = self.add_weight((dim,), "zeros", name="log_scale")
         self.order = self.add_weight((dim,), "zeros", "int32", trainable=False, name="order")
-        self.kept, dense = dim // 2, functools.partial(keras.layers.Dense, dtype="float32")
-        hidden = [dense(self.hidden_dim, "relu") for _ in range(2)]
-        last = dense(2 * (dim - self.kept), kernel_initializer="zeros")
+        self.kept, dense = dim // 2, keras.layers.Dense
+        hidden = [dense(self.hidden_dim, "relu", dtype="float32") for _ in range(2)]
+        last = dense(2 * (dim - self.kept), kernel_initializer="zeros", dtype="float32")
         self.network = keras.Sequential([*hidden, last])
         self.network.build((None, self.kept))
 
@@ -80,10 +77,10 @@ class Flow(keras.layers.Layer):
     variable `coordinates` names.
     """
 
-    def __init__(self, dimensions: int, depth: int, hidden_dim: int, **kwargs: Any):
-        super().__init__(dtype="float32", **kwargs)
+    def __init__(self, dimensions: int, depth: int, hidden_dim: int):
+        super().__init__(dtype="float32", name="flow")
         self.dimensions = dimensions
-        self.steps = [FlowStep(hidden_dim, name=f"step_{i}", dtype="float32") for i in range(depth)]
+        self.steps = [FlowStep(hidden_dim, name=f"step_{i}") for i in range(depth)]
 
     def build(self, input_shape):
         self.coordinates = self.add_weight(
@@ -93,14 +90,15 @@ class Flow(keras.layers.Layer):
             step.build((None, self.dimensions))
 
     def initialize(self, x: tf.Tensor, seed: int) -> None:
-        """Draws the weights of each step, and standardises what reaches it of x, embeddings of at
-        least a few hundred sentences, float `[n, dimensions]`.
-        """
+        """Draws each step's weights, and standardises what reaches it of x `[n, dimensions]`."""
         for i, step in enumerate(self.steps):
             step.initialize(x, np.random.default_rng([seed, i]), seed + i)
             x, _ = step(x)
 
-    def transform(self, x):
+    def call(self, embeddings):
+        return self._transform(ops.take(embeddings, self.coordinates, axis=1))[0]
+
+    def _transform(self, x):
         """Maps x, float `[n, dimensions]`, to z of the same shape and log |det dz/dx|, `[n]`."""
         total = ops.zeros_like(x[:, 0])
         for step in self.steps:
@@ -108,21 +106,32 @@ class Flow(keras.layers.Layer):
             total = total + log_determinant
         return x, total
 
-    def call(self, embeddings):
-        return self.transform(ops.take(embeddings, self.coordinates, axis=1))[0]
-
     def log_likelihood(self, x):
         """Log-density of x, float `[n, dimensions]`, in nats, if z is Gaussian; float `[n]`."""
-        z, log_determinant = self.transform(x)
+        z, log_determinant = self._transform(x)
         squares = ops.sum(ops.square(z) + math.log(2.0 * math.pi), axis=1)
         return log_determinant - 0.5 * squares
 
-    def named_variables(self) -> Iterator[tuple[str, keras.Variable]]:
-        """All variables, with names that do not depend on where the flow was built."""
-        yield "coordinates", self.coordinates
+    def name_variables(self) -> dict[str, keras.Variable]:
+        """All variables, by names that do not depend on where the flow was built."""
+        named = {"coordinates": self.coordinates}
         for step in self.steps:
-            for place, variable in enumerate(step.variables):
-                yield f"{step.name}/{place}", variable
+            named |= {f"{step.name}/{place}": each for place, each in enumerate(step.variables)}
+        return named
+
+
+def make_flow(fitted: Fitted, dim: int) -> Flow:
+    """Raises InputError if it was fitted to embeddings of another dimension."""
+    flow = Flow(*fitted.facts["shape"])
+    flow.build((None, dim))
+    for name, variable in flow.name_variables().items():
+        value = fitted.tensors[name]
+        if value.shape != tuple(variable.shape):
+            raise InputError(f"{name} is {list(value.shape)}, expected {list(variable.shape)}")
+        variable.assign(value)
+    if not np.all((fitted.tensors["coordinates"] >= 0) & (fitted.tensors["coordinates"] < dim)):
+        raise InputError(f"expected coordinates of an encoder of {dim} dimensions")
+    return flow
 
 
 def fit_flow(embeddings: np.ndarray, options: FlowOptions) -> Fitted:
@@ -130,57 +139,39 @@ def fit_flow(embeddings: np.ndarray, options: FlowOptions) -> Fitted:
 
     The last tenth of the embeddings, float32 `[sentences, dim]`, is held out, at most 1,000; of
     fewer than ten none. Their likelihood is measured twenty times during the fit and the best flow
-    is kept, because a flow soon memorizes a small corpus.
-
-    Raises:
-        InputError: the embeddings vary in fewer than two directions, or the fit has diverged.
+    is kept, because a flow soon memorizes a small corpus. Raises InputError if the embeddings vary
+    in fewer than two directions, or the fit has diverged.
     """
     count, dim = embeddings.shape
     coordinates = measure_directions(embeddings).independent_coordinates()
     if len(coordinates) < 2:
         raise InputError(f"the embeddings of {count} sentences vary in one direction: no flow")
-    if len(coordinates) < dim:
-        logging.info("%d of %d coordinates are independent and used", len(coordinates), dim)
 
     held_out = min(_MAX_HELD_OUT, count // 10)
-    x = np.ascontiguousarray(embeddings[:, coordinates], np.float32)
-    fitted = x[: count - held_out]
-    others = x[-held_out:] if held_out else x
+    everything = np.ascontiguousarray(embeddings[:, coordinates], np.float32)
+    x = everything[: count - held_out]
+    others = tf.constant(everything[-held_out:] if held_out else everything)
 
     shape = [len(coordinates), options.depth, options.hidden_dim]
-    flow = Flow(*shape, name="flow")
+    flow = Flow(*shape)
     flow.build((None, dim))
     flow.coordinates.assign(coordinates)
-    flow.initialize(tf.constant(fitted[:_FIRST_BATCH]), options.seed)
-    before = _measure(flow, others)
-    best_step, after = _run_steps(flow, fitted, others, options)
+    flow.initialize(tf.constant(x[:_FIRST_BATCH]), options.seed)
+    best_step, before, best = _run_steps(flow, x, others, options)
+    facts = {"sentences": count, "shape": shape, "best_step": best_step, "held_out": held_out}
     return Fitted(
-        tensors={name: variable.numpy() for name, variable in flow.named_variables()},
-        facts={
-            "sentences": count,
-            "shape": shape,
-            "best_step": best_step,
-            "held_out": held_out,
-            "log_likelihood": {"before": before, "after": after},
-        },
-        summary=f"flow fitted to {len(fitted)} sentences, taken after step {best_step}; "
-        f"log-likelihood per dimension of {held_out} others: {before:.3f}, then {after:.3f}",
+        tensors={name: variable.numpy() for name, variable in flow.name_variables().items()},
+        facts={**facts, "log_likelihood": {"before": before, "after": best}},
+        summary=f"flow fitted to {len(x)} sentences, taken after step {best_step}; "
+        f"log-likelihood per dimension of {held_out} others: {before:.3f}, then {best:.3f}",
     )
 
 
-def _measure(flow: Flow, x: np.ndarray) -> float:
-    """The mean log-likelihood per dimension."""
-    value = float(np.mean(flow.log_likelihood(tf.constant(x)))) / x.shape[1]
-    if not np.isfinite(value):
-        raise InputError("the flow has diverged: give a lower `learning_rate` or `depth`")
-    return value
-
-
 def _run_steps(
-    flow: Flow, x: np.ndarray, others: np.ndarray, options: FlowOptions
-) -> tuple[int, float]:
-    """Fits the flow to x, float32 `[n, dimensions]`; returns the step at which the likelihood of
-    `others`, the held-out embeddings, was best, whose state it restores, and that likelihood.
+    flow: Flow, x: np.ndarray, others: tf.Tensor, options: FlowOptions
+) -> tuple[int, float, float]:
+    """Fits the flow to x and restores its state at the step at which the others' likelihood was
+    best; returns that step, and the mean likelihood per dimension before and then.
     """
     variables = flow.trainable_variables
     optimizer = keras.optimizers.Adam(options.learning_rate, global_clipnorm=_CLIP_NORM)
@@ -193,21 +184,27 @@ def _run_steps(
         optimizer.apply(tape.gradient(loss, variables), variables)
         return loss
 
-    progress = Progress("steps of the flow")
-    best, best_step, kept = _measure(flow, others), 0, flow.get_weights()
+    def measure() -> float:
+        value = float(np.mean(flow.log_likelihood(others))) / flow.dimensions
+        if not np.isfinite(value):
+            raise InputError("the flow has diverged: give a lower `learning_rate` or `depth`")
+        return value
+
+    before = best = measure()
+    best_step, kept = 0, flow.get_weights()
     every = max(1, options.steps // _CHECKS)
-    for number in range(1, options.steps + 1):
-        rng = np.random.default_rng([options.seed, number])
-        batch = x[rng.choice(len(x), min(options.batch_size, len(x)), replace=False)]
-        loss = float(step(tf.constant(batch)))
-        if number % every == 0 or number == options.steps:
-            found = _measure(flow, others)
-            logging.info("step %d: log-likelihood %.4f, held-out %.4f", number, -loss, found)
-            if found > best:
-                best, best_step, kept = found, number, flow.get_weights()
-            elif number - best_step >= _PATIENCE * every:
-                break
-        progress.update(number, options.steps)
-    progress.close()
+    with Progress("steps of the flow", options.steps) as progress:
+        for number in range(1, options.steps + 1):
+            rng = np.random.default_rng([options.seed, number])
+            batch = x[rng.choice(len(x), min(options.batch_size, len(x)), replace=False)]
+            loss = float(step(tf.constant(batch)))
+            if number % every == 0 or number == options.steps:
+                found = measure()
+                logging.info("step %d: log-likelihood %.4f, held-out %.4f", number, -loss, found)
+                if found > best:
+                    best, best_step, kept = found, number, flow.get_weights()
+                elif number - best_step >= _PATIENCE * every:
+                    break
+            progress.update(number)
     flow.set_weights(kept)
-    return best_step, best
+    return best_step, before, best

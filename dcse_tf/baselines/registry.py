@@ -32,16 +32,10 @@ class FittedToEmbeddings(BaselineOptions, EncoderOptions):
     """Settings of a baseline that is a layer after an encoder's pooling."""
 
     encoder: str = option(
-        "",
-        "Checkpoint that computes the embeddings: a folder, a hub name, package:NAME or a run.",
-        required=True,
-        path="reads",
+        "", "Checkpoint: a folder, a hub name, package:NAME or a run.", required=True, path="reads"
     )
     data_dir: str = option(
-        "",
-        "Folder written by prepare_data, whose train split is used.",
-        required=True,
-        path="reads",
+        "", "Folder of prepare_data, whose train split is used.", required=True, path="reads"
     )
     max_sentences: int = option(
         100_000, "Distinct utterances used at most, drawn by `seed`. 0: all.", minimum=0
@@ -57,12 +51,8 @@ class FittedToEmbeddings(BaselineOptions, EncoderOptions):
 
 @dataclasses.dataclass(frozen=True)
 class Fitted:
-    """The fitted values, as they are stored.
-
-    Attributes:
-        tensors: name -> array.
-        facts: name -> JSON value: figures about the fit, and anything else that loading needs.
-        summary: a sentence about the fit to show to the user; it is not stored.
+    """The fitted values, as they are stored: arrays by name, and `facts`, JSON values by name, such
+    as figures about the fit; and a sentence about it to show to the user, which is not stored.
     """
 
     tensors: Mapping[str, np.ndarray]
@@ -104,15 +94,12 @@ class BaselineSpec:
             raise ValueError(f"baseline {self.name}: give make_layer or make_encode, not both")
 
 
-# In order of registration.
 BASELINES: dict[str, BaselineSpec] = {}
 
 
 def register_baseline(spec: BaselineSpec) -> None:
-    """Registers a baseline for `fit_baseline` and for all jobs that load an encoder.
-
-    Raises:
-        ValueError: there is a baseline of this name already.
+    """Registers a baseline for `fit_baseline` and for all jobs that load an encoder; raises
+    ValueError if there is one of this name already.
     """
     if not spec.name or spec.name in BASELINES:
         raise ValueError(f"baseline {spec.name!r}: expected a name that no other has")
@@ -139,19 +126,17 @@ class Baseline:
     pooling: str | None  # of the encoder's token embeddings; None without an encoder
     fitted: Fitted
 
-    def make(self, dim: int | None = None) -> Any:
-        """Makes what the baseline is: the function from texts to embeddings, or given the dimension
-        of the encoder's embeddings the Keras layer after its pooling.
-
-        Raises:
-            InputError: a file is damaged, or was fitted to embeddings of another dimension.
+    def make(self, dim: int = 0) -> Any:
+        """Makes what the baseline is: the function from texts to embeddings, or the Keras layer
+        after the pooling of an encoder of `dim` dimensions. Raises InputError if a file is damaged,
+        or was fitted to embeddings of another dimension.
         """
-        path = self.folder / _TENSORS_FILE
+        path, spec = self.folder / _TENSORS_FILE, self.spec
         try:
-            if self.spec.make_encode:
-                return self.spec.make_encode(self.fitted)
-            assert self.spec.make_layer
-            return self.spec.make_layer(self.fitted, dim or 0)
+            if spec.make_layer:
+                return spec.make_layer(self.fitted, dim)
+            assert spec.make_encode
+            return spec.make_encode(self.fitted)
         except InputError as error:
             raise InputError(f"{path}: {error}") from error
         except (KeyError, TypeError, IndexError) as error:
@@ -169,10 +154,8 @@ def refuse_baseline(folder: pathlib.Path, name: str) -> None:
 
 
 def read_baseline(folder: pathlib.Path) -> Baseline:
-    """Reads the baseline of a folder that has one.
-
-    Raises:
-        InputError: a file is damaged, or the baseline's kind is not registered.
+    """Reads the baseline of a folder; raises InputError if a file is damaged, or its kind is not
+    registered.
     """
     path = folder / _DESCRIPTION_FILE
     content = read_json_object(path, "a file of fit_baseline")
@@ -200,6 +183,5 @@ def write_baseline(
     """
     write_tensor_file(folder / _TENSORS_FILE, dict(fitted.tensors))
     description = {"kind": kind, "pooling": pooling, "facts": dict(fitted.facts)}
-    if options:
-        description["settings"] = options.to_dict()
-    write_json(folder / _DESCRIPTION_FILE, description, sort_keys=True)
+    settings = {"settings": options.to_dict()} if options else {}
+    write_json(folder / _DESCRIPTION_FILE, description | settings, sort_keys=True)

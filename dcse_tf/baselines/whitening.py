@@ -6,27 +6,8 @@ import dataclasses
 
 import numpy as np
 
-from dcse_tf.baselines.registry import BaselineSpec, Fitted, FittedToEmbeddings
+from dcse_tf.baselines.registry import Fitted
 from dcse_tf.errors import InputError
-from dcse_tf.options import option
-
-
-@dataclasses.dataclass(frozen=True)
-class CenteringOptions(FittedToEmbeddings):
-    """Settings of `kind`=centering."""
-
-    # The standard error of a coordinate's mean is then a hundredth of its standard deviation.
-    max_sentences: int = 10_000
-
-
-@dataclasses.dataclass(frozen=True)
-class WhiteningOptions(FittedToEmbeddings):
-    """Settings of `kind`=whitening."""
-
-    dimensions: int = option(
-        0, "Dimensions to keep, those of largest variance. 0: all that vary.", minimum=0
-    )
-
 
 # If embeddings vary in a direction by less than this share of their length, the variation is
 # float32 rounding error. Every BERT has at least one such direction, because the outputs of a layer
@@ -36,11 +17,7 @@ _BLOCK_ROWS = 8192  # converted to float64 at a time: all at once would triple t
 
 
 def fit_centering(embeddings: np.ndarray) -> Fitted:
-    """The mean of embeddings, float32 `[dim]`.
-
-    Raises:
-        InputError: a value is not finite.
-    """
+    """The mean of embeddings, float32 `[dim]`; raises InputError if a value is not finite."""
     mean, count = _mean(embeddings), len(embeddings)
     lengths = np.linalg.norm(embeddings, axis=1).mean(dtype=np.float64)
     share = float(np.linalg.norm(mean) / lengths) if lengths else 0.0
@@ -79,10 +56,8 @@ class Directions:
 
 
 def measure_directions(embeddings: np.ndarray) -> Directions:
-    """Singular value decomposition of the covariance (divisor n - 1), in float64.
-
-    Args:
-        embeddings: float `[sentences, dim]`; n sentences vary in at most n - 1 directions.
+    """Singular value decomposition of the covariance (divisor n - 1) of embeddings, float
+    `[sentences, dim]`, in float64; n sentences vary in at most n - 1 directions.
 
     Raises:
         InputError: there are fewer than two sentences, all have one embedding, or a value is not
@@ -105,24 +80,16 @@ def measure_directions(embeddings: np.ndarray) -> Directions:
 
 
 def fit_whitening(embeddings: np.ndarray, dimensions: int = 0) -> Fitted:
-    """Fits x -> (x - mean) W, W = U diag(1 / sqrt(s)), to the covariance U diag(s) U^T.
-
-    Directions in which the embeddings do not vary cannot be inverted and are left out.
-
-    The tensors are "mean", float64 `[dim]`, and "matrix", W as float64 `[dim, k]`: in float64,
-    because W magnifies small differences most.
-
-    Raises:
-        InputError: see `measure_directions`; or the embeddings vary in fewer directions than that.
+    """Fits x -> (x - mean) W, W = U diag(1 / sqrt(s)), to the covariance U diag(s) U^T, without
+    directions in which the embeddings do not vary. W is float64 `[dim, k]`, because it magnifies
+    small differences most. For errors see `measure_directions`.
     """
     found = measure_directions(embeddings)
     count, dim = embeddings.shape
-    if dimensions > found.rank:
-        raise InputError(
-            f"`dimensions`={dimensions}: the embeddings of {count} sentences vary in only "
-            f"{found.rank} of {dim} directions"
-        )
     kept = dimensions or found.rank
+    if kept > found.rank:
+        problem = f"{count} sentences vary in only {found.rank} of {dim} directions"
+        raise InputError(f"`dimensions`={dimensions}: the embeddings of {problem}")
     matrix = found.vectors[:, :kept] / np.sqrt(found.variances[:kept])
     explained = float(found.variances[:kept].sum() / found.variances.sum())
     return Fitted(
@@ -135,10 +102,7 @@ def fit_whitening(embeddings: np.ndarray, dimensions: int = 0) -> Fitted:
 
 def make_affine_layer(fitted: Fitted, dim: int):
     """A Keras layer that maps x, float `[n, dim]`, to (x - mean) @ matrix, in their type; without a
-    matrix to x - mean. Every export format supports affine maps.
-
-    Raises:
-        InputError: it was fitted to embeddings of another dimension.
+    matrix to x - mean. Raises InputError if it was fitted to embeddings of another dimension.
     """
     from dcse_tf.bert.sentence_modules import AffineMap
     from dcse_tf.matching.heads import AffineMaps
@@ -151,19 +115,3 @@ def make_affine_layer(fitted: Fitted, dim: int):
             f"encoder of {dim} dimensions"
         )
     return AffineMaps([AffineMap(mean, matrix, np.zeros(matrix.shape[1], matrix.dtype))])
-
-
-CENTERING = BaselineSpec(
-    name="centering",
-    help="embeddings less the mean of the corpus' utterances",
-    options=CenteringOptions,
-    fit=lambda options, corpus: fit_centering(corpus.embeddings()),
-    make_layer=make_affine_layer,
-)
-WHITENING = BaselineSpec(
-    name="whitening",
-    help="embeddings to zero mean and identity covariance, Su et al. 2021",
-    options=WhiteningOptions,
-    fit=lambda options, corpus: fit_whitening(corpus.embeddings(), options.dimensions),
-    make_layer=make_affine_layer,
-)

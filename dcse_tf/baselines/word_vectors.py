@@ -1,20 +1,22 @@
 """Averaged word vectors: the mean vector of a sentence's words (Avg. GloVe)."""
 
 import dataclasses
+import logging as standard_logging
 import pathlib
 from collections.abc import Callable
 
 import numpy as np
 from absl import logging
 
-from dcse_tf.baselines.registry import BaselineOptions, BaselineSpec, Fitted
-from dcse_tf.bert.vectors import WordVectors, fold_case, read_word_vectors
+from dcse_tf import input_files
+from dcse_tf.baselines.registry import BaselineOptions, Fitted
 from dcse_tf.data.words import make_splitter
-from dcse_tf.errors import InputError
+from dcse_tf.errors import InputError, require
 from dcse_tf.options import OptionError, option
 
 # `word_unit` -> the argument of `make_splitter`.
 _SPLITTERS = {"words": "auto", "characters": "characters"}
+_BROKEN = (*input_files.UNREADABLE, ValueError, TypeError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,19 +43,23 @@ class WordVectorsOptions(BaselineOptions):
             raise OptionError("`word_index` goes with `word_vectors`=FILE.npz, and only with it")
 
 
-def _fit(options: WordVectorsOptions, corpus: object) -> Fitted:
+def fit_word_vectors(options: WordVectorsOptions) -> Fitted:
+    """Reads the vectors that the options name, by case-folded word."""
     index = pathlib.Path(options.word_index) if options.word_index else None
-    vectors = fold_case(read_word_vectors(pathlib.Path(options.word_vectors), index))
-    words = sorted(vectors.rows, key=vectors.rows.__getitem__)
-    matrix = vectors.matrix[[vectors.rows[word] for word in words]]
+    rows, matrix = read_word_vectors(pathlib.Path(options.word_vectors), index)
+    # If words differ only in case, the first one's vector is used: files list frequent words first.
+    folded: dict[str, int] = {}
+    for word in sorted(rows, key=rows.__getitem__):
+        folded.setdefault(word.casefold(), rows[word])
+    matrix = matrix[[*folded.values()]]
     return Fitted(
         tensors={"matrix": matrix},
-        facts={"word_unit": options.word_unit, "words": words},
-        summary=f"{len(words)} {options.word_unit} with vectors of {matrix.shape[1]} dimensions",
+        facts={"word_unit": options.word_unit, "words": [*folded]},
+        summary=f"{len(folded)} {options.word_unit} with vectors of {matrix.shape[1]} dimensions",
     )
 
 
-def _make_encode(fitted: Fitted) -> Callable[[list[str]], np.ndarray]:
+def make_encode(fitted: Fitted) -> Callable[[list[str]], np.ndarray]:
     """A function from texts to the mean vectors of their words, float32 `[n, dim]`.
 
     Words without a vector are skipped. A text in which no word has one is all zeros.
@@ -61,24 +67,73 @@ def _make_encode(fitted: Fitted) -> Callable[[list[str]], np.ndarray]:
     words, matrix = fitted.facts["words"], fitted.tensors["matrix"]
     if matrix.ndim != 2 or len(matrix) != len(words):
         raise InputError(f"expected a vector for each of {len(words)} words")
-    vectors = WordVectors({word: row for row, word in enumerate(words)}, matrix)
+    rows = {word: row for row, word in enumerate(words)}
     split = make_splitter(_SPLITTERS[fitted.facts["word_unit"]])
 
     def encode(texts: list[str]) -> np.ndarray:
-        means = [vectors.mean(split(text)) for text in texts]
-        unknown = sum(not mean.any() for mean in means)
-        if unknown:
+        means = np.zeros([len(texts), matrix.shape[1]], np.float32)
+        for mean, text in zip(means, texts, strict=True):
+            if known := [rows[word] for word in split(text) if word in rows]:
+                mean[:] = matrix[known].mean(axis=0)
+        if unknown := len(texts) - np.count_nonzero(means.any(axis=1)):
             message = "%d of %d sentences have no word with a vector: zeros (logged only once)"
             logging.log_first_n(logging.INFO, message, 1, unknown, len(texts))
-        return np.array(means, np.float32).reshape(len(texts), matrix.shape[1])
+        return means
 
     return encode
 
 
-WORD_VECTORS = BaselineSpec(
-    name="word_vectors",
-    help="the mean of the words' vectors, without an encoder",
-    options=WordVectorsOptions,
-    fit=_fit,
-    make_encode=_make_encode,
-)
+def read_word_vectors(
+    path: pathlib.Path, index: pathlib.Path | None = None
+) -> tuple[dict[str, int], np.ndarray]:
+    """Reads the row of each word, and the matrix, float32 `[words, dim]`, in the format that the
+    file's name implies.
+
+    `.npz` is one NumPy array, with the row of each word in `index`, a JSON file; `.json` and
+    `.json.gz` are {word: [numbers]}; `.bin` and `.bin.gz` are word2vec's binary format. Any other
+    file is in word2vec's text format, or in GloVe's, which lacks its line of counts.
+
+    Raises:
+        InputError: the file is not in that format.
+    """
+    if index:
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                (matrix,) = (np.array(arrays[name], np.float32, ndmin=2) for name in arrays.files)
+        except input_files.UNREADABLE_ARRAY as error:
+            raise InputError(f"{path}: expected one array [words, dim] as .npz: {error}") from error
+        rows, last = input_files.read_json_object(index, "the row of each word"), len(matrix) - 1
+        for word, row in rows.items():
+            if type(row) is not int or not 0 <= row <= last:
+                expected = f"expected 0 to {last} of {path}"
+                raise InputError(f"{index}: {word!r} has row {row!r}, {expected}")
+        return rows, matrix
+
+    if path.name.endswith((".json", ".json.gz")):
+        try:
+            with input_files.open_input(path) as file:
+                content = input_files.parse_json(file.read())
+            matrix = np.array(list(content.values()), np.float32)
+            if matrix.ndim != 2 or not matrix.size:
+                raise ValueError(f"found an array {list(matrix.shape)}")
+        except (*_BROKEN, AttributeError) as error:
+            problem = "expected a JSON object with equally long lists of numbers by word"
+            raise InputError(f"{path}: {problem}: {error}") from error
+        return {word: row for row, word in enumerate(content)}, matrix
+
+    models = require("gensim.models", extra="vectors", why=f"reading word vectors from {path}")
+    standard_logging.getLogger("gensim").setLevel(standard_logging.WARNING)
+    binary = path.name.endswith((".bin", ".bin.gz"))
+    try:
+        with input_files.open_input(path) as file:
+            head = file.readline(4096).split()
+        no_header = not binary and len(head) != 2
+        vectors = models.KeyedVectors.load_word2vec_format(
+            str(path), binary=binary, no_header=no_header, unicode_errors="replace"
+        )
+    except (*_BROKEN, IndexError, OverflowError, MemoryError) as error:
+        problem = "expected word2vec's text or .bin form, or GloVe's text"
+        raise InputError(f"{path}: {problem}: {error}") from error
+    if not vectors.vectors.size:
+        raise InputError(f"{path}: no vectors in it; fields must be separated by single spaces")
+    return dict(vectors.key_to_index), vectors.vectors

@@ -103,10 +103,10 @@ def build_backbone(
     # Not at the top: keras-hub takes half a second to import, and `FusedBert` does not need it.
     import keras_hub
 
-    kind = keras_hub.models.BertBackbone
+    build = keras_hub.models.BertBackbone
     if is_relative(config):
-        from dcse_tf.bert.relative_bert import RelativeBert as kind
-    backbone = kind(
+        from dcse_tf.bert.relative_bert import build_relative_bert as build
+    backbone = build(
         vocabulary_size=config["vocab_size"],
         num_layers=config["num_hidden_layers"],
         num_heads=config["num_attention_heads"],
@@ -223,12 +223,12 @@ def freeze(backbone: keras_hub.models.BertBackbone, layers: int, embeddings: boo
         raise InputError(
             f"`freeze_layers`={count}: the encoder has only {backbone.num_layers} layers"
         )
-    names = [f"transformer_layer_{i}" for i in range(count)]
+    frozen = backbone.transformer_layers[:count]
     if embeddings:
-        names += ["token_embedding", "position_embedding", "segment_embedding"]
-        names += ["embeddings_layer_norm"]
-    for name in names:
-        backbone.get_layer(name).trainable = False
+        frozen += [backbone.token_embedding, backbone.position_embedding]
+        frozen += [backbone.segment_embedding, backbone.embeddings_layer_norm]
+    for layer in frozen:
+        layer.trainable = False
 
 
 def add_adapters(backbone: keras_hub.models.BertBackbone, rank: int, seed: int) -> None:
@@ -249,6 +249,41 @@ def add_adapters(backbone: keras_hub.models.BertBackbone, rank: int, seed: int) 
     initialize_weights(first, seed)
 
 
+def run_layers(
+    backbone: keras_hub.models.BertBackbone,
+    token_ids: keras.KerasTensor,
+    attention_mask: keras.KerasTensor,
+    positions: keras.KerasTensor | None = None,
+    segment_ids: keras.KerasTensor | None = None,
+    added: keras.KerasTensor | None = None,
+) -> keras.KerasTensor:
+    """Runs a BERT, without its pooler, on tokens with a given attention mask.
+
+    Args:
+        backbone: the BERT.
+        token_ids: int32 `[rows, tokens]`.
+        attention_mask: bool `[rows, tokens or 1, tokens]`, True where a token attends to another.
+        positions: int32 `[rows, tokens]`; None for positions counted along the row.
+        segment_ids: int32 `[rows, tokens]`, 0 or 1; None for all 0.
+        added: float `[rows, tokens, dim]`, added to the embeddings before the layer norm.
+
+    Returns:
+        float `[rows, tokens, dim]`.
+    """
+    tokens = backbone.token_embedding(token_ids)
+    places = backbone.position_embedding(tokens, positions=positions)
+    segment_ids = ops.zeros_like(token_ids) if segment_ids is None else segment_ids
+    x = backbone.embeddings_add((tokens, places, backbone.segment_embedding(segment_ids)))
+    if added is not None:
+        x = x + added
+    x = backbone.embeddings_dropout(backbone.embeddings_layer_norm(x))
+    relative_bias = getattr(backbone, "relative_bias", None)
+    bias = {"bias": relative_bias(x)} if relative_bias else {}
+    for layer in backbone.transformer_layers:
+        x = layer(x, attention_mask=attention_mask, **bias)
+    return x
+
+
 def build_bert_encoder(
     backbone: keras_hub.models.BertBackbone, centering: TokenCentering | None = None
 ) -> keras.Model:
@@ -260,16 +295,7 @@ def build_bert_encoder(
     """
     token_ids = keras.Input(shape=(None,), dtype="int32", name="token_ids")
     padding_mask = keras.Input(shape=(None,), dtype="bool", name="padding_mask")
-    # A model with the last layer's tokens as output leaves out the pooler, which is not part of a
-    # sentence encoder.
-    tokens = keras.Model(backbone.input, backbone.output["sequence_output"], name="bert")
-    embeddings = tokens(
-        {
-            "token_ids": token_ids,
-            "segment_ids": ops.zeros_like(token_ids),
-            "padding_mask": ops.cast(padding_mask, "int32"),
-        }
-    )
+    embeddings = run_layers(backbone, token_ids, ops.expand_dims(padding_mask, 1))
     if centering:
         embeddings = centering(embeddings, padding_mask)
     return keras.Model(

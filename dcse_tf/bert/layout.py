@@ -4,17 +4,21 @@ With any layout, the encoded tokens come back as the table `[utterances, tokens,
 only decides what the encoder computes.
 """
 
-from __future__ import annotations
-
 import dataclasses
-from typing import TYPE_CHECKING
 
-import keras
 import tensorflow as tf
-from keras import ops
 
-if TYPE_CHECKING:
-    import keras_hub
+Tensors = dict[str, tf.Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How to lay out a table: `kind` is "padded", as it is, or "packed": several utterances in a
+    row of `row_length` tokens, with attention within each.
+    """
+
+    kind: str
+    row_length: int = 64
 
 
 # A tf.function, so that the graph has it once, however many tables a step lays out.
@@ -68,23 +72,6 @@ def first_fit_decreasing(
         return tf.gather(values, tf.math.invert_permutation(order))
 
     return by_item(rows), by_item(starts), used
-
-
-Tensors = dict[str, tf.Tensor]
-
-
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """A way to lay out a table.
-
-    Attributes:
-        kind: "padded": the table unchanged; "packed": several utterances in a row, with attention
-            within each.
-        row_length: packed: number of tokens in a row.
-    """
-
-    kind: str
-    row_length: int = 64
 
 
 def lay_out(token_ids: tf.Tensor, layout: Layout, marks: Tensors | None = None) -> Tensors:
@@ -146,48 +133,3 @@ def fingerprint_rows(token_ids: tf.Tensor) -> tf.Tensor:
     Of int32 `[rows, tokens]`, zero-padded: int64 `[rows]`, equal for equal rows of one call.
     """
     return tf.bitcast(tf.fingerprint(token_ids), tf.int64)
-
-
-def share_segment(segments: keras.KerasTensor) -> keras.KerasTensor:
-    """The attention mask within rows: tokens of one utterance attend to one another.
-
-    Empty cells also attend to one another, so that no row of the attention is fully masked. From
-    segments, int32 `[rows, tokens]`, see `lay_out`, to bool `[rows, tokens, tokens]`, True where a
-    token attends to another.
-    """
-    return ops.equal(ops.expand_dims(segments, 2), ops.expand_dims(segments, 1))
-
-
-def run_layers(
-    backbone: keras_hub.models.BertBackbone,
-    token_ids: keras.KerasTensor,
-    attention_mask: keras.KerasTensor,
-    positions: keras.KerasTensor | None = None,
-    segment_ids: keras.KerasTensor | None = None,
-    added: keras.KerasTensor | None = None,
-) -> keras.KerasTensor:
-    """Runs a BERT on tokens with a given attention mask, such as rows of several utterances.
-
-    Args:
-        backbone: the BERT.
-        token_ids: int32 `[rows, tokens]`.
-        attention_mask: bool `[rows, tokens, tokens]`, True where a token attends to another.
-        positions: int32 `[rows, tokens]`; None for positions counted along the row.
-        segment_ids: int32 `[rows, tokens]`, 0 or 1; None for all 0.
-        added: float `[rows, tokens, dim]`, added to the embeddings before the layer norm.
-
-    Returns:
-        float `[rows, tokens, dim]`.
-    """
-    tokens = backbone.token_embedding(token_ids)
-    places = backbone.position_embedding(tokens, positions=positions)
-    segment_ids = ops.zeros_like(token_ids) if segment_ids is None else segment_ids
-    x = backbone.embeddings_add((tokens, places, backbone.segment_embedding(segment_ids)))
-    if added is not None:
-        x = x + added
-    x = backbone.embeddings_dropout(backbone.embeddings_layer_norm(x))
-    relative_bias = getattr(backbone, "relative_bias", None)
-    bias = {"bias": relative_bias(x)} if relative_bias else {}
-    for layer in backbone.transformer_layers:
-        x = layer(x, attention_mask=attention_mask, **bias)
-    return x

@@ -1,8 +1,4 @@
-"""MPNet for training: BERT's layers with an attention bias by distance.
-
-keras-hub has no such model. The layers are named as in its BERT, so that code that handles its
-BERT also handles this one.
-"""
+"""MPNet, of which keras-hub has no model, for training: its BERT with a bias by distance."""
 
 import keras
 import keras_hub
@@ -19,9 +15,6 @@ class RelativeBias(keras.layers.Layer):
 
     The distance of two tokens is that of their places in the row. This is right in every layout,
     since an utterance's tokens are contiguous and tokens of other utterances are masked.
-
-    Args:
-        num_heads: number of attention heads.
     """
 
     def __init__(self, num_heads, **kwargs):
@@ -49,10 +42,8 @@ class BiasedTransformerLayer(keras_hub.layers.TransformerEncoder):
     """keras-hub's BERT layer with a bias added to the attention scores."""
 
     def call(self, inputs, attention_mask, bias, training=False):
-        """Maps float `[rows, tokens, dim]` to the same shape.
-
-        The mask, bool `[rows, tokens or 1, tokens]`, is True where a token attends to another; the
-        bias, float `[1, heads, tokens, tokens]`, is that of `RelativeBias`.
+        """Maps float `[rows, tokens, dim]` to the same shape; for the mask see `run_layers`, for
+        the bias `RelativeBias`.
         """
         # Attention with the weights of Keras' layer, which does not accept a bias.
         attention = self._self_attention_layer
@@ -69,40 +60,20 @@ class BiasedTransformerLayer(keras_hub.layers.TransformerEncoder):
         return self._feedforward_layer_norm(attended + x)
 
 
-class RelativeBert(keras_hub.models.Backbone):
-    """keras-hub's `BertBackbone` with an attention bias by distance and without a pooler.
-
-    The segment embeddings stay zero, since MPNet has none.
-
-    Args: as for `BertBackbone`.
+def build_relative_bert(num_layers, **settings):
+    """keras-hub's `BertBackbone`, of the same settings, with layers that `run_layers` gives a bias
+    by distance. The segment embeddings stay zero, since MPNet has none.
     """
-
-    def __init__(self, num_layers, **settings):
-        below = keras_hub.models.BertBackbone(num_layers=0, **settings)
-        dtype = settings["dtype"]
-        relative_bias = RelativeBias(settings["num_heads"], dtype=dtype, name="relative_bias")
-        layers = [
-            BiasedTransformerLayer(
-                settings["intermediate_dim"],
-                settings["num_heads"],
-                settings["dropout"],
-                dtype=dtype,
-                name=f"transformer_layer_{i}",
-            )
-            for i in range(num_layers)
-        ]
-        x = below.output["sequence_output"]
-        mask = ops.expand_dims(ops.cast(below.input["padding_mask"], "bool"), 1)
-        bias = relative_bias(x)
-        for layer in layers:
-            x = layer(x, attention_mask=mask, bias=bias)
-        super().__init__(inputs=below.input, outputs={"sequence_output": x}, dtype=dtype)
-        for name in (
-            *("token_embedding", "position_embedding", "segment_embedding", "embeddings_add"),
-            *("embeddings_layer_norm", "embeddings_dropout"),
-            *("vocabulary_size", "num_heads", "hidden_dim", "max_sequence_length"),
-        ):
-            setattr(self, name, getattr(below, name))
-        self.relative_bias, self.transformer_layers = relative_bias, layers
-        self.num_layers = num_layers
-        self.segment_embedding.trainable = False
+    backbone = keras_hub.models.BertBackbone(num_layers=0, **settings)
+    heads, policy = settings["num_heads"], {"dtype": settings["dtype"]}
+    sizes = settings["intermediate_dim"], heads, settings["dropout"]
+    backbone.relative_bias = RelativeBias(heads, name="relative_bias", **policy)
+    backbone.transformer_layers = [
+        BiasedTransformerLayer(*sizes, name=f"transformer_layer_{i}", **policy)
+        for i in range(num_layers)
+    ]
+    for layer in (backbone.relative_bias, *backbone.transformer_layers):
+        layer.build((None, None, settings["hidden_dim"]))
+    backbone.num_layers = num_layers
+    backbone.segment_embedding.trainable = False
+    return backbone

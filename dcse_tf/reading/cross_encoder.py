@@ -17,8 +17,7 @@ import tensorflow as tf
 from keras import ops
 
 from dcse_tf.bert import weights
-from dcse_tf.bert.bert import initialize_weights
-from dcse_tf.bert.layout import run_layers, share_segment
+from dcse_tf.bert.bert import initialize_weights, run_layers
 from dcse_tf.bert.weights import CLASSIFIER, POOLER, SPEAKER_TABLE, SPEAKERS
 from dcse_tf.reading.matchers import ESIM, DualLSTM
 
@@ -53,9 +52,8 @@ class Reader:
 def read_with_bert(
     backbone: keras_hub.models.BertBackbone, speakers: keras.layers.Embedding | None = None
 ) -> Reader:
-    """BERT as the reader of tables, padded or packed.
-
-    With `speakers`, whose embedding is added to the tokens', the tables also have speaker_ids.
+    """BERT as the reader of tables, padded or packed; with `speakers`, whose embedding is added to
+    the tokens', they also have speaker_ids.
     """
     dim = backbone.hidden_dim
 
@@ -63,11 +61,13 @@ def read_with_bert(
         token_ids = table["token_ids"]
         segments = table.get("segments")
         if segments is None:
-            segments = ops.cast(ops.not_equal(token_ids, 0), "int32")
+            segments = ops.not_equal(token_ids, 0)
+        # Tokens of one utterance attend to one another. So do empty cells, so that no row of the
+        # attention is fully masked.
         tokens = run_layers(
             backbone,
             token_ids,
-            share_segment(segments),
+            ops.equal(ops.expand_dims(segments, 2), ops.expand_dims(segments, 1)),
             positions=table.get("positions"),
             segment_ids=table.get("segment_ids"),
             added=speakers(table["speaker_ids"]) if speakers else None,

@@ -15,7 +15,7 @@ CALLS = {
     "jieba": 'from dcse_tf.data.words import make_splitter; make_splitter("auto")("我的包裹")',
     "gensim": """
         import pathlib
-        from dcse_tf.bert.vectors import read_word_vectors
+        from dcse_tf.baselines.word_vectors import read_word_vectors
         read_word_vectors(pathlib.Path("a.bin"))
     """,
     "fastapi": """

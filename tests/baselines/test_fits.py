@@ -7,17 +7,16 @@ import pytest
 import tensorflow as tf
 from tiny_bert import VOCABULARY, build_backbone
 
-from dcse_tf.baselines.flow import FLOW, FlowOptions
-from dcse_tf.baselines.flow_model import Flow, FlowStep, fit_flow
+from dcse_tf.baselines import FlowOptions
+from dcse_tf.baselines.flow_model import Flow, FlowStep, fit_flow, make_flow
 from dcse_tf.baselines.registry import Fitted
 from dcse_tf.baselines.whitening import (
-    CENTERING,
-    WHITENING,
     fit_centering,
     fit_whitening,
+    make_affine_layer,
     measure_directions,
 )
-from dcse_tf.baselines.word_vectors import WORD_VECTORS
+from dcse_tf.baselines.word_vectors import make_encode
 from dcse_tf.bert.bert import build_bert_encoder
 from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
@@ -50,11 +49,11 @@ def test_centering_subtracts_the_mean():
     fitted = fit_centering(np.float32([[3, 4], [3, -4], [0, 3]]))
     # The mean is (2, 1), of length sqrt(5); the lengths are 5, 5 and 3.
     assert fitted.facts["mean_length"] == pytest.approx(5**0.5 / (13 / 3))
-    layer = CENTERING.make_layer(fitted, 2)
+    layer = make_affine_layer(fitted, 2)
     np.testing.assert_array_equal(layer(np.float32([[3, 4], [0, 0]])), [[1, 3], [-2, -1]])
     # A mean in float32 would be wrong by a thousandth here.
     rows = np.random.default_rng(0).normal(1000.0, 1.0, size=(3000, 5)).astype(np.float32)
-    centred = np.asarray(CENTERING.make_layer(fit_centering(rows), 5)(rows), np.float64)
+    centred = np.asarray(make_affine_layer(fit_centering(rows), 5)(rows), np.float64)
     np.testing.assert_allclose(centred.mean(axis=0), 0, atol=1e-4)
 
 
@@ -68,7 +67,7 @@ def test_whitening_is_an_eigendecomposition_up_to_sign(dimensions):
     found = whiten(fitted, rows)
     np.testing.assert_allclose(found, expected * np.sign((found * expected).sum(0)), atol=1e-8)
     assert fitted.facts["explained"] == pytest.approx(values[order].sum() / values.sum())
-    layer = WHITENING.make_layer(fitted, 7)  # computes in float64
+    layer = make_affine_layer(fitted, 7)  # computes in float64
     np.testing.assert_allclose(layer(rows), found, atol=1e-10)
 
 
@@ -159,7 +158,7 @@ def test_a_flow_is_fitted_to_all_but_the_last_tenth():
         np.testing.assert_array_equal(tensor, second.tensors[name])
     # What is returned is the state that was measured.
     others = tf.constant(rows[900:1000])
-    flow = FLOW.make_layer(first, 6)
+    flow = make_flow(first, 6)
     assert np.mean(flow.log_likelihood(others)) / 6 == pytest.approx(after, abs=1e-5)
 
 
@@ -176,7 +175,7 @@ def test_a_flow_leaves_out_coordinates_that_follow_from_others():
     rows = np.concatenate([rows, np.full([100, 1], 7), rows[:, :1] - rows[:, 1:2]], axis=1)
     fitted = fit(rows, steps=2, depth=1)
     assert fitted.facts["shape"] == [6, 1, 16]
-    assert FLOW.make_layer(fitted, 8)(rows).shape == (100, 6)
+    assert make_flow(fitted, 8)(rows).shape == (100, 6)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +193,7 @@ def test_a_flow_leaves_out_coordinates_that_follow_from_others():
 def test_a_sentence_is_the_mean_of_its_known_words(unit, sentence, expected):
     facts = {"words": ["parcel", "我", "包裹", "包", "don't"], "word_unit": unit}
     matrix = np.array([[4, 0], [0, 2], [6, 8], [1, 1], [0, 9]], np.float32)
-    encode = WORD_VECTORS.make_encode(Fitted({"matrix": matrix}, facts))
+    encode = make_encode(Fitted({"matrix": matrix}, facts))
     np.testing.assert_allclose(encode([sentence, "parcel"]), [expected, [4, 0]], rtol=1e-6)
     assert encode([]).shape == (0, 2)
 
@@ -209,7 +208,7 @@ def test_a_sentence_is_the_mean_of_its_known_words(unit, sentence, expected):
         (lambda rows: fit_whitening(rows, 8), correlated(), "`dimensions`=8: "),
         (fit, draw(30, 1) * np.ones([1, 4]), "vary in one direction"),
         (lambda rows: fit(rows, learning_rate=1e30), two_moons(100), "diverged"),
-        (lambda rows: CENTERING.make_layer(fit_centering(rows), 3), [[1, 2]], "expected 3 rows"),
+        (lambda rows: make_affine_layer(fit_centering(rows), 3), [[1, 2]], "expected 3 rows"),
     ],
 )
 def test_what_cannot_be_fitted_is_one_error(fit, rows, message):

@@ -18,8 +18,9 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dcse_tf.baselines import word_vectors
 from dcse_tf.baselines.registry import read_baseline
-from dcse_tf.bert import checkpoints, sentence_modules, vectors, weights
+from dcse_tf.bert import checkpoints, sentence_modules, weights
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.bert.vocabulary import SPECIAL_TOKENS
 from dcse_tf.data.dialogue import Session, Utterance, make_session
@@ -113,7 +114,7 @@ READERS = {
     ),
     "sts": Reader("sts.txt", read_sts_set, b"1.5\ta\tb\n4\tc\td\n"),
     "results": Reader("results.json", read_json),
-    "vectors_json": Reader("a.json", vectors.read_word_vectors, b'{"a": [1, 2]}'),
+    "vectors_json": Reader("a.json", word_vectors.read_word_vectors, b'{"a": [1, 2]}'),
     "vocabulary": Reader("vocab.txt", lambda path: read_vocabulary(path.parent), _VOCABULARY),
     "tokenizer": Reader(
         "tokenizer_config.json",

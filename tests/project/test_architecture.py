@@ -61,8 +61,8 @@ BASE = {
 # is paid for by what leaves. "base" are the modules at the top.
 BUDGETS = {
     "base": 1746,
-    "baselines": 737,
-    "bert": 3039,
+    "baselines": 735,
+    "bert": 2874,
     "cli": 451,
     "data": 4047,
     "encoder": 1235,

@@ -8,7 +8,7 @@ import pytest
 from gensim.models import KeyedVectors
 from shared_files import shared_file
 
-from dcse_tf.bert.vectors import WordVectors, fold_case, read_word_vectors
+from dcse_tf.baselines.word_vectors import WordVectorsOptions, fit_word_vectors, read_word_vectors
 from dcse_tf.errors import InputError
 
 WORDS = {"where": [1.0, -2.5, 0.125], "包裹": [0.0, 3.0, -1.0], "don't": [4.0, 0.5, 2.0]}
@@ -28,19 +28,18 @@ def test_every_form_is_read(tmp_path, name):
     raw = {"a.json.gz": json.dumps(WORDS), "b.txt": GLOVE}.get(name, WORD2VEC).encode()
     raw = as_binary(tmp_path) if ".bin" in name else raw
     (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
-    vectors = read_word_vectors(tmp_path / name)
-    assert vectors.rows == {word: row for row, word in enumerate(WORDS)}
-    np.testing.assert_array_equal(vectors.matrix, [*WORDS.values()])
-    assert vectors.matrix.dtype == np.float32
+    rows, matrix = read_word_vectors(tmp_path / name)
+    assert rows == {word: row for row, word in enumerate(WORDS)}
+    np.testing.assert_array_equal(matrix, [*WORDS.values()])
+    assert matrix.dtype == np.float32
 
 
 def test_an_array_and_an_index_of_its_rows_are_read(tmp_path):
     np.savez(tmp_path / "a.npz", embeddings=np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
     (tmp_path / "index.json").write_text('{"好": 2, "a": 0}')
-    vectors = read_word_vectors(tmp_path / "a.npz", tmp_path / "index.json")
-    assert vectors.mean(["好"]).tolist() == [5, 6]
-    assert vectors.mean(["a", "nothing"]).tolist() == [1, 2]
-    assert vectors.mean(["nothing"]).tolist() == [0, 0]
+    rows, matrix = read_word_vectors(tmp_path / "a.npz", tmp_path / "index.json")
+    assert rows == {"好": 2, "a": 0}
+    assert matrix.tolist() == [[1, 2], [3, 4], [5, 6]]
     (tmp_path / "index.json").write_text('{"好": 3}')
     with pytest.raises(InputError, match=r"index\.json: '好' has row 3, expected 0 to 2"):
         read_word_vectors(tmp_path / "a.npz", tmp_path / "index.json")
@@ -49,9 +48,8 @@ def test_an_array_and_an_index_of_its_rows_are_read(tmp_path):
 def test_a_word_cut_inside_a_character_is_another_word(tmp_path):
     """word2vec's own program cuts long words between bytes; "ab" must not be lost by that."""
     (tmp_path / "a.txt").write_bytes(b"2 2\nab 1 2\nab\xe5\x8c 3 4\n")
-    vectors = read_word_vectors(tmp_path / "a.txt")
-    assert len(vectors.rows) == 2
-    assert vectors.mean(["ab"]).tolist() == [1, 2]
+    rows, matrix = read_word_vectors(tmp_path / "a.txt")
+    assert (len(rows), matrix[rows["ab"]].tolist()) == (2, [1, 2])
 
 
 @pytest.mark.parametrize(
@@ -92,12 +90,14 @@ def test_a_file_of_another_form_than_its_name_says_is_named(tmp_path, name, cont
     ],
 )
 def test_published_vectors_are_read(files, words, width):
-    vectors = read_word_vectors(*(shared_file(f"vocab_vectors/{name}") for name in files))
-    assert vectors.matrix.shape[1] == width
-    assert all(np.abs(vectors.mean([word])).max() > 0 for word in words)
+    rows, matrix = read_word_vectors(*(shared_file(f"vocab_vectors/{name}") for name in files))
+    assert matrix.shape[1] == width
+    assert all(np.abs(matrix[rows[word]]).max() > 0 for word in words)
 
 
-def test_of_words_that_differ_in_case_alone_the_first_counts():
-    matrix = np.array([[1.0], [2.0], [3.0]], np.float32)
-    vectors = fold_case(WordVectors({"apple": 2, "Paris": 1, "Apple": 0}, matrix))
-    assert vectors.rows == {"apple": 0, "paris": 1}
+def test_of_words_that_differ_in_case_alone_the_first_counts(tmp_path):
+    (tmp_path / "a.txt").write_text("Apple 1 2\nParis 3 4\napple 5 6\n")
+    options = WordVectorsOptions(str(tmp_path / "out"), word_vectors=str(tmp_path / "a.txt"))
+    fitted = fit_word_vectors(options)
+    assert fitted.facts["words"] == ["apple", "paris"]
+    assert fitted.tensors["matrix"].tolist() == [[1, 2], [3, 4]]
