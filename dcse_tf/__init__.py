@@ -26,7 +26,6 @@ from dcse_tf.options import OptionError
 
 machine.set_up()
 
-
 # The modules of the names that are imported when they are first used: the options of all jobs take
 # longer to import than a small export to load. The jobs are functions of `dcse_tf.api`.
 _MODULES = {

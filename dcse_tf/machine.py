@@ -41,13 +41,9 @@ def set_up() -> None:
 
 
 def count_threads() -> int:
-    """The number of threads for an operation: as set for TensorFlow, or one for each processor."""
-    return int(os.environ.get("TF_NUM_INTRAOP_THREADS", "0")) or count_processors()
-
-
-def count_processors() -> int:
-    """The number of processors that this process may use."""
-    # From Python 3.13 on, os.process_cpu_count() does this.
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1  # macOS
+    """The number of threads for an operation: as set for TensorFlow, or one for each processor that
+    this process may use.
+    """
+    # From Python 3.13 on, os.process_cpu_count() does this. macOS has no affinity.
+    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return int(os.environ.get("TF_NUM_INTRAOP_THREADS", "0")) or own or 1

@@ -5,6 +5,7 @@ library's function, a key of the JSON and a check at once, and says itself what 
 names on disk, whether it may change when a run is resumed, where `--help` shows it.
 """
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -99,9 +100,10 @@ def load_plugins() -> None:
             ) from error
 
 
+@typing.dataclass_transform(frozen_default=True)
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Base class of the configurations; validates its values when constructed.
+    """Base class of the configurations, each a frozen dataclass; validates its values when made.
 
     A subclass gives an inherited option another default by a plain value, `epochs: float = 10.0`.
     Everything else about the option stays.
@@ -115,17 +117,17 @@ class Options:
     variants: ClassVar[tuple[str, Mapping[str, Any]] | None] = None
 
     def __init_subclass__(cls, group: str = "") -> None:
-        inherited: dict[str, dataclasses.Field] = {}
-        for base in reversed(cls.__mro__[1:]):
-            inherited |= vars(base).get("__dataclass_fields__", {})
+        fields = (vars(base).get("__dataclass_fields__", {}) for base in cls.__mro__[1:])
+        inherited = collections.ChainMap[str, dataclasses.Field](*fields)
         for name in vars(cls).get("__annotations__", {}):
             own = vars(cls).get(name, dataclasses.MISSING)
             if isinstance(own, dataclasses.Field):
                 rules = {**own.metadata, "group": own.metadata.get("group") or group}
                 setattr(cls, name, dataclasses.field(default=own.default, metadata=rules))
             elif name in inherited:
-                field = dataclasses.field(default=own, metadata=inherited[name].metadata)
-                setattr(cls, name, field)
+                rules = inherited[name].metadata
+                setattr(cls, name, dataclasses.field(default=own, metadata=rules))
+        dataclasses.dataclass(frozen=True)(cls)
 
     def __post_init__(self) -> None:
         # What is missing is said after what is wrong.

@@ -4,8 +4,6 @@ To add one, write a `BaselineSpec` and register it here, or from your own code b
 line is started. Importing this package does not import TensorFlow.
 """
 
-import dataclasses
-
 from dcse_tf.baselines import word_vectors
 from dcse_tf.baselines.registry import BaselineSpec, Fitted, FittedToEmbeddings, register_baseline
 from dcse_tf.baselines.whitening import fit_centering, fit_whitening, make_affine_layer
@@ -14,7 +12,6 @@ from dcse_tf.options import option
 __all__ = ["BaselineSpec", "Fitted", "register_baseline"]
 
 
-@dataclasses.dataclass(frozen=True)
 class CenteringOptions(FittedToEmbeddings):
     """Settings of `kind`=centering."""
 
@@ -22,7 +19,6 @@ class CenteringOptions(FittedToEmbeddings):
     max_sentences: int = 10_000
 
 
-@dataclasses.dataclass(frozen=True)
 class WhiteningOptions(FittedToEmbeddings):
     """Settings of `kind`=whitening."""
 
@@ -31,7 +27,6 @@ class WhiteningOptions(FittedToEmbeddings):
     )
 
 
-@dataclasses.dataclass(frozen=True)
 class FlowOptions(FittedToEmbeddings):
     """Settings of `kind`=flow: how a flow is built and fitted."""
 

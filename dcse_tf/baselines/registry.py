@@ -17,7 +17,6 @@ from dcse_tf.options import Options, load_plugins, option
 _DESCRIPTION_FILE, _TENSORS_FILE = "baseline.json", "baseline.safetensors"
 
 
-@dataclasses.dataclass(frozen=True)
 class BaselineOptions(Options):
     """Settings of every baseline."""
 
@@ -27,7 +26,6 @@ class BaselineOptions(Options):
     overwrite: bool = option(False, "Replace `output_dir` if it exists.")
 
 
-@dataclasses.dataclass(frozen=True)
 class FittedToEmbeddings(BaselineOptions, EncoderOptions):
     """Settings of a baseline that is a layer after an encoder's pooling."""
 
@@ -106,7 +104,6 @@ def register_baseline(spec: BaselineSpec) -> None:
     BASELINES[spec.name] = spec
 
 
-@dataclasses.dataclass(frozen=True)
 class FitBaselineOptions(Options):
     """Stands for the options of the baseline that `kind` chooses."""
 

@@ -1,6 +1,5 @@
 """Averaged word vectors: the mean vector of a sentence's words (Avg. GloVe)."""
 
-import dataclasses
 import logging as standard_logging
 import pathlib
 from collections.abc import Callable
@@ -19,7 +18,6 @@ _SPLITTERS = {"words": "auto", "characters": "characters"}
 _BROKEN = (*input_files.UNREADABLE, ValueError, TypeError)
 
 
-@dataclasses.dataclass(frozen=True)
 class WordVectorsOptions(BaselineOptions):
     """Settings of `kind`=word_vectors."""
 

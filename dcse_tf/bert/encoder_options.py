@@ -1,14 +1,11 @@
 """Options shared by all jobs that use a trained encoder: how sentences become embeddings."""
 
-import dataclasses
-
 from dcse_tf.options import Options, option
 
 # The sides of a dialogue that training can give a projection head, see `projection_dim`.
 SIDES = ("context", "response")
 
 
-@dataclasses.dataclass(frozen=True)
 class EncoderOptions(Options):
     """How sentences become embeddings."""
 

@@ -1,6 +1,5 @@
 """Options for reading corpora and preparing them."""
 
-import dataclasses
 import io
 from collections.abc import Iterator
 
@@ -10,7 +9,6 @@ from dcse_tf.input_files import BadLines
 from dcse_tf.options import OptionError, Options, option
 
 
-@dataclasses.dataclass(frozen=True)
 class CorpusOptions(Options):
     """Which dialogue files to read, and how their turns are processed."""
 
@@ -83,7 +81,6 @@ class CorpusOptions(Options):
         return BadLines(self.max_bad_lines, named, encoding=self.encoding)
 
 
-@dataclasses.dataclass(frozen=True)
 class SplitOptions(CorpusOptions):
     """Which dialogues to read, and how they are divided into train, dev and test."""
 
@@ -113,7 +110,6 @@ class SplitOptions(CorpusOptions):
 _SPECIAL = 5  # [PAD], [UNK], [CLS], [SEP], [MASK]
 
 
-@dataclasses.dataclass(frozen=True)
 class PrepareOptions(SplitOptions):
     """Converts files of dialogues to sharded, tokenised TFRecords with a manifest."""
 

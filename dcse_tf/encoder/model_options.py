@@ -1,12 +1,9 @@
 """Settings of all jobs that run a trained encoder."""
 
-import dataclasses
-
 from dcse_tf.bert.encoder_options import EncoderOptions
 from dcse_tf.options import option
 
 
-@dataclasses.dataclass(frozen=True)
 class ModelOptions(EncoderOptions):
     """Which encoder, and how it is run."""
 

@@ -1,13 +1,10 @@
 """Settings of `evaluate` and of `compare`."""
 
-import dataclasses
-
 from dcse_tf.data.formats import CANDIDATE_FORMATS
 from dcse_tf.encoder.model_options import ModelOptions
 from dcse_tf.options import OptionError, Options, option
 
 
-@dataclasses.dataclass(frozen=True)
 class EvaluateOptions(ModelOptions):
     """Scores an encoder on evaluation sets."""
 
@@ -98,7 +95,6 @@ class EvaluateOptions(ModelOptions):
                 )
 
 
-@dataclasses.dataclass(frozen=True)
 class CompareOptions(Options):
     """Compares models by the results that evaluate wrote (paired bootstrap)."""
 

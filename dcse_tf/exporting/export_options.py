@@ -1,13 +1,10 @@
 """Settings of `export`."""
 
-import dataclasses
-
 from dcse_tf.bert.encoder_options import EncoderOptions
 from dcse_tf.exporting.export_formats import FORMATS
 from dcse_tf.options import OptionError, option
 
 
-@dataclasses.dataclass(frozen=True)
 class ExportOptions(EncoderOptions):
     """Writes a trained encoder or re-ranker in a form that can be served."""
 

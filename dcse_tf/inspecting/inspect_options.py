@@ -1,13 +1,10 @@
 """The options of `inspect_data` and `explain`."""
 
-import dataclasses
-
 from dcse_tf.data.corpus_options import CorpusOptions
 from dcse_tf.data.dialogue import Context
 from dcse_tf.options import Options, option
 
 
-@dataclasses.dataclass(frozen=True)
 class InspectOptions(CorpusOptions):
     """Describes a corpus before anything is trained on it."""
 
@@ -23,7 +20,6 @@ class InspectOptions(CorpusOptions):
     overwrite: bool = option(False, "Replace `output_dir` if it exists.")
 
 
-@dataclasses.dataclass(frozen=True)
 class ExplainOptions(Options):
     """Shows how tokens and turns contribute to the similarity of a response and its context."""
 

@@ -1,13 +1,10 @@
 """The options of `embed` and `search`."""
 
-import dataclasses
-
 from dcse_tf.bert.blanks import is_blank
 from dcse_tf.encoder.model_options import ModelOptions
 from dcse_tf.options import OptionError, option
 
 
-@dataclasses.dataclass(frozen=True)
 class EmbedOptions(ModelOptions):
     """Embeds a file of sentences."""
 
@@ -50,7 +47,6 @@ class EmbedOptions(ModelOptions):
             self.refuse("block_size", "has no meaning with `spark_master`")
 
 
-@dataclasses.dataclass(frozen=True)
 class SearchOptions(ModelOptions):
     """Finds the texts of a corpus that are nearest to queries."""
 

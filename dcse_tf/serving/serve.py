@@ -1,6 +1,5 @@
 """The serve job: one process that answers requests over HTTP."""
 
-import dataclasses
 import os
 import pathlib
 import signal
@@ -21,7 +20,6 @@ _BACKLOG = 2048  # connections that may wait to be accepted
 _LAST_ANSWERS = 120
 
 
-@dataclasses.dataclass(frozen=True)
 class ServeOptions(ModelOptions):
     """Answers requests over HTTP."""
 

@@ -1,7 +1,6 @@
 """The options of the jobs that build evaluation sets."""
 
 import collections
-import dataclasses
 from typing import Any, NamedTuple
 
 from dcse_tf.data.corpus_options import CorpusOptions, SplitOptions
@@ -25,7 +24,6 @@ TABLE_FORMATS = {
 _FORMATS = collections.ChainMap[str, Any](FORMATS, TABLE_FORMATS)
 
 
-@dataclasses.dataclass(frozen=True)
 class BuildRetrievalOptions(CorpusOptions):
     """Builds a semantic retrieval set (select.txt) from sentences with labels."""
 
@@ -80,7 +78,6 @@ class BuildRetrievalOptions(CorpusOptions):
             )
 
 
-@dataclasses.dataclass(frozen=True)
 class BuildCandidatesOptions(SplitOptions):
     """Builds grouped candidates from dialogues: each context with its response and negatives."""
 

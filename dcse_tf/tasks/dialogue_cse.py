@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 _HEADS_RATE = 10.0
 
 
-@dataclasses.dataclass(frozen=True)
 class DialogueCseOptions(ContextOptions, ContrastOptions, BatchOptions):
     """Options with the paper's values (section 5.3) as defaults, where it gives them.
 

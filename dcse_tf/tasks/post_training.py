@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from dcse_tf.tasks.objective import Objective
 
 
-@dataclasses.dataclass(frozen=True)
 class PostTrainingOptions(SequenceOptions, MaskingOptions):
     """Options with the defaults of BERT-VFT (Whang et al. 2020) where its released code has them.
 

@@ -31,7 +31,6 @@ _OF_BERT = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
 class ResponseSelectionOptions(SequenceOptions):
     """Options with the defaults of Xu et al. (section 3.3), except for values missing in its text.
 

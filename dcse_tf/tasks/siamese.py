@@ -4,8 +4,6 @@ SiameseBERT_S pairs a response with the turn before it; SiameseBERT_M with sever
 joined to one sequence.
 """
 
-import dataclasses
-
 from dcse_tf.data.dialogue import Context
 from dcse_tf.options import option
 from dcse_tf.tasks.dialogue_cse import make_response_source
@@ -14,7 +12,6 @@ from dcse_tf.tasks.terms.contrast import ScorePairs
 from dcse_tf.tasks.train_options import BatchOptions, ContextOptions, ContrastOptions
 
 
-@dataclasses.dataclass(frozen=True)
 class SiameseSingleOptions(ContrastOptions, BatchOptions):
     """Options with the defaults of dialogue_cse, since the paper gives no others.
 
@@ -35,7 +32,6 @@ class SiameseSingleOptions(ContrastOptions, BatchOptions):
         return Context(1, "before")
 
 
-@dataclasses.dataclass(frozen=True)
 class SiameseMultiOptions(ContextOptions, SiameseSingleOptions):
     """The options of siamese_single, with a choice of the context's turns."""
 

@@ -237,7 +237,7 @@ class TaskSpec(Generic[O]):
 def _add_options(own: Any, further: tuple[type[Options], ...]) -> Any:
     """A class of options with those of further classes, under the name of the first one."""
     names = {"__module__": own.__module__, "__doc__": own.__doc__}
-    return dataclasses.dataclass(frozen=True)(type(own.__name__, (*further, own), names))
+    return type(own.__name__, (*further, own), names)
 
 
 # In order of registration.

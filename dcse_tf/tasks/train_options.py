@@ -3,7 +3,6 @@
 A task's own class adds options to these and sets its defaults, see `dcse_tf.tasks.spec`.
 """
 
-import dataclasses
 from typing import TYPE_CHECKING, Self
 
 from dcse_tf.data.dialogue import Context
@@ -27,7 +26,6 @@ ENCODER_SIZES: dict[str, tuple[int, int]] = {
 _SIZES = ", ".join(f"{name} {x}/{y}" for name, (x, y) in ENCODER_SIZES.items())  # layers/width
 
 
-@dataclasses.dataclass(frozen=True)
 class TermOptions(Options):
     """Base of the options that a term adds to a task, and of the tasks' own.
 
@@ -48,7 +46,6 @@ class TermOptions(Options):
         """
 
 
-@dataclasses.dataclass(frozen=True)
 class DeviceOptions(TermOptions, group="devices and speed"):
     """On what a training computes, and in which arrangement."""
 
@@ -70,7 +67,6 @@ class DeviceOptions(TermOptions, group="devices and speed"):
     )
 
 
-@dataclasses.dataclass(frozen=True)
 class LogOptions(TermOptions, group="log and checkpoints"):
     """How often a training logs and saves."""
 
@@ -78,7 +74,6 @@ class LogOptions(TermOptions, group="log and checkpoints"):
     save_every: int = option(200, "Steps between two checkpoints.", minimum=1, resume="free")
 
 
-@dataclasses.dataclass(frozen=True)
 class DevOptions(TermOptions, group="evaluation"):
     """How the encoder is evaluated while it is trained."""
 
@@ -94,7 +89,6 @@ class DevOptions(TermOptions, group="evaluation"):
     )
 
 
-@dataclasses.dataclass(frozen=True)
 class OptimizerOptions(TermOptions, group="optimizer"):
     """How weights follow the gradient."""
 
@@ -112,7 +106,6 @@ class OptimizerOptions(TermOptions, group="optimizer"):
     clip_norm: float = option(3.0, "Largest global norm of the gradient.", minimum=1e-30)
 
 
-@dataclasses.dataclass(frozen=True)
 class StartOptions(TermOptions, group="encoder"):
     """What of the encoder is trained."""
 
@@ -128,7 +121,6 @@ class StartOptions(TermOptions, group="encoder"):
     )
 
 
-@dataclasses.dataclass(frozen=True)
 class TrainOptions(
     StartOptions, OptimizerOptions, DevOptions, LogOptions, DeviceOptions, group="main"
 ):
@@ -255,7 +247,6 @@ class TrainOptions(
         return []
 
 
-@dataclasses.dataclass(frozen=True)
 class ContextOptions(Options, group=_BATCHES):
     """For tasks that let the user choose the turns around a response; it comes first in the list of
     a task's bases, like `ContrastOptions`.
@@ -274,7 +265,6 @@ class ContextOptions(Options, group=_BATCHES):
         return Context(self.context_turns, self.context_side)
 
 
-@dataclasses.dataclass(frozen=True)
 class ContrastOptions(Options):
     """For tasks that contrast a positive with negatives."""
 
@@ -288,7 +278,6 @@ class ContrastOptions(Options):
     )
 
 
-@dataclasses.dataclass(frozen=True)
 class BatchOptions(TrainOptions, group=_BATCHES):
     """For tasks whose sample is a session: a response, its context, and negatives from others."""
 
@@ -327,7 +316,6 @@ def check_negatives(options: TrainOptions, negatives: int, each: int = 1) -> Non
         options.refuse("negatives", f"{why}{each} x (`global_batch_size` - 1) = {most}")
 
 
-@dataclasses.dataclass(frozen=True)
 class MaskingOptions(TrainOptions):
     """For tasks that predict masked tokens."""
 
@@ -340,7 +328,6 @@ class MaskingOptions(TrainOptions):
     )
 
 
-@dataclasses.dataclass(frozen=True)
 class SequenceOptions(TrainOptions):
     """For tasks that read a context and a response as one sequence.
 

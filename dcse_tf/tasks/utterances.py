@@ -1,6 +1,5 @@
 """Tasks on single utterances: unsupervised SimCSE, and masked language modelling."""
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from dcse_tf.tasks.spec import Setup, TaskSpec, Term, register_task
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from dcse_tf.data.responses import UtteranceSource
 
 
-@dataclasses.dataclass(frozen=True)
 class SimcseOptions(ContextOptions, ContrastOptions, TrainOptions):
     """Options with Gao et al.'s values for unsupervised BERT-base: one epoch, nothing frozen."""
 
@@ -27,7 +25,6 @@ class SimcseOptions(ContextOptions, ContrastOptions, TrainOptions):
     temperature: float = 0.05
 
 
-@dataclasses.dataclass(frozen=True)
 class MaskedLmOptions(MaskingOptions):
     """Options with the paper's values (section 5.3) as defaults; it gives no number of epochs."""
 

@@ -31,7 +31,6 @@ _SHAPE = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
 class MergeOptions(Options):
     """Averages an encoder's weights from before and after training."""
 

@@ -1,6 +1,5 @@
 """Files of stores: what is fetched, what is sent and when."""
 
-import dataclasses
 import pathlib
 
 import fsspec
@@ -11,7 +10,6 @@ from dcse_tf.options import OptionError, Options, option
 from dcse_tf.stores import fetch, list_files, stage
 
 
-@dataclasses.dataclass(frozen=True)
 class Job(Options):
     """One of each kind of option."""
 

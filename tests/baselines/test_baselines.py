@@ -1,6 +1,5 @@
 """Each baseline through the jobs: fitted, evaluated, loaded and exported."""
 
-import dataclasses
 import json
 import shutil
 
@@ -234,7 +233,6 @@ def test_settings_that_do_not_go_together_are_refused(kind, settings, field):
         BASELINES[kind].options(output_dir="out", **settings)
 
 
-@dataclasses.dataclass(frozen=True)
 class ShiftingOptions(FittedToEmbeddings):
     share: float = option(1.0, "How much of the mean is subtracted.", minimum=0.0)
 

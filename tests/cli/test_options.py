@@ -13,7 +13,6 @@ from dcse_tf.tasks import TASKS
 from dcse_tf.tasks.train_options import TrainOptions
 
 
-@dataclasses.dataclass(frozen=True)
 class Job(Options):
     name: str = option("", "A name.", required=True)
     kind: str = option("small", "A kind.", choices=("small", "large"))
@@ -25,7 +24,6 @@ class Job(Options):
     output: str = option("", "A file.", path="writes")
 
 
-@dataclasses.dataclass(frozen=True)
 class LongJob(Job, group="tone"):
     """Plain values give other defaults, and leave the rest of an option as it was."""
 

@@ -1,6 +1,5 @@
 """What a package of somebody else adds: a task and a corpus format, by the public registries."""
 
-import dataclasses
 import json
 import subprocess
 import sys
@@ -25,7 +24,6 @@ from dcse_tf.training.train import train
 pytestmark = pytest.mark.slow
 
 
-@dataclasses.dataclass(frozen=True)
 class MarginOptions(BatchOptions):
     task: str = "margin"
     learning_rate: float = 1e-3
@@ -149,13 +147,11 @@ def install(folder, text):
 
 
 REGISTERS = """
-import dataclasses
 from dcse_tf.options import option
 from dcse_tf.tasks import register_task
 from dcse_tf.tasks.train_options import TrainOptions
 from dcse_tf.tasks.spec import TaskSpec
 
-@dataclasses.dataclass(frozen=True)
 class ToyOptions(TrainOptions):
     task: str = "toy"
     jump: float = option(0.2, "How high a toy jumps.")

@@ -1,6 +1,5 @@
 """A term of somebody else, by the public registry: it trains with the tasks it was made for."""
 
-import dataclasses
 import json
 
 import numpy as np
@@ -27,7 +26,6 @@ OF_TASK = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
 class SizeOptions(TermOptions):
     size_weight: float = option(0.0, "Weight of the loss on the size of embeddings.", minimum=0.0)
     size_texts: int = option(4, "Responses in each step, over all devices.", minimum=1)

@@ -109,7 +109,6 @@ def test_a_changed_option_is_refused_or_taken_as_it_says(tmp_path, name, value, 
 def test_the_content_of_what_an_option_names_is_compared_not_its_name(tmp_path):
     """That of a plug-in's option too: nothing but its own declaration says what it is."""
 
-    @dataclasses.dataclass(frozen=True)
     class Own(TrainOptions):
         words: str = option("", "Words of a plug-in.", path="files")
         tables: str = option("", "Tables of a plug-in.", path="reads")
