@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dcse_tf import progress
 from dcse_tf.arguments import read_flags
 from dcse_tf.baselines.registry import FitBaselineOptions
-from dcse_tf.data.corpus_options import PrepareOptions
+from dcse_tf.data.corpus import PrepareOptions
 from dcse_tf.errors import name_missing_tensorflow
 from dcse_tf.evaluation.evaluate_options import EvaluateOptions
 from dcse_tf.exporting.export_options import ExportOptions

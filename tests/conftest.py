@@ -13,7 +13,7 @@ import hypothesis
 import pytest
 from written_dialogues import make_dialogues
 
-from dcse_tf.data.corpus_options import PrepareOptions
+from dcse_tf.data.corpus import PrepareOptions
 
 # The same examples every time; tests/faults/fuzz.py tries others.
 hypothesis.settings.register_profile("same_examples", derandomize=True)

@@ -130,7 +130,7 @@ class Job(NamedTuple):
 JOBS = {
     "prepare_data": Job(
         "Turns files of dialogues into tokenised, sharded TFRecords.",
-        "data.corpus_options:PrepareOptions",
+        "data.corpus:PrepareOptions",
         prepare_data,
         "records, dev.jsonl, test.jsonl and manifest.json are in {output_dir}",
     ),

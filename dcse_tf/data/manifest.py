@@ -6,16 +6,14 @@ step without reading what comes before.
 """
 
 import dataclasses
-import io
 import json
 import pathlib
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dcse_tf.errors import InputError
-from dcse_tf.files import hash_bytes
+from dcse_tf.files import hash_file
 from dcse_tf.input_files import read_json_object
 
 FORMAT_VERSION = 5
@@ -25,7 +23,7 @@ SPLITS = ("train", "dev", "test")
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """One TFRecord file: its name in the folder and its size in bytes."""
+    """A TFRecord file in the folder of a corpus."""
 
     name: str
     bytes: int
@@ -33,7 +31,7 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True)
 class Index:
-    """The file that holds the `Blocks` of a split's shards: its name and SHA-256."""
+    """The file that holds the `Blocks` of a split's shards."""
 
     name: str
     sha256: str
@@ -41,20 +39,17 @@ class Index:
 
 @dataclasses.dataclass(frozen=True)
 class Given:
-    """Candidates given for the last turns of a split's sessions: the number of negatives, and the
-    most that one session has.
-    """
+    """Candidates given for the last turns of a split's sessions."""
 
     negatives: int
-    most: int
+    most: int  # of one session
 
 
 @dataclasses.dataclass(frozen=True)
 class Split:
     """Counts and files of one split. Tokens are counted after truncation, with [CLS] and [SEP].
 
-    `given` is None if no session has given candidates. Candidates do not count as utterances, nor
-    do their tokens.
+    Given candidates do not count as utterances, nor do their tokens.
     """
 
     sessions: int
@@ -68,25 +63,15 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """Describes a corpus that `prepare_data` wrote.
+    """Describes a corpus that `prepare_data` wrote."""
 
-    Attributes:
-        max_sequence_length: maximum length of an utterance in tokens; longer ones were truncated.
-        corpus_fingerprint: SHA-256 over the kept sessions, in order.
-        tokenizer_fingerprint: SHA-256 over vocabulary, casing and prefix.
-        splits: "train", "dev" and "test".
-        dropped: number of sessions, utterances and lines left out, by reason.
-        settings: the options of the job.
-        found: the number of "tokens", without [CLS], [SEP] and a prefix, and of "unknown_tokens"
-            among them.
-    """
-
-    max_sequence_length: int
-    corpus_fingerprint: str
-    tokenizer_fingerprint: str
-    splits: dict[str, Split]
-    dropped: dict[str, int]
-    settings: dict[str, Any]
+    max_sequence_length: int  # tokens of an utterance; longer ones were truncated
+    corpus_fingerprint: str  # SHA-256 over the kept sessions, in order
+    tokenizer_fingerprint: str  # SHA-256 over vocabulary, casing and prefix
+    splits: dict[str, Split]  # "train", "dev" and "test"
+    dropped: dict[str, int]  # sessions, utterances and lines left out, by reason
+    settings: dict[str, Any]  # the options of the job
+    # "tokens", without [CLS], [SEP] and a prefix, and "unknown_tokens" among them.
     found: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
@@ -154,39 +139,22 @@ def _parse_split(
 
 
 class Blocks(NamedTuple):
-    """The blocks of a split's shards, in order; every field is int64 `[blocks]`.
+    """The blocks of a split's shards, in order; every field is int64 `[blocks]`."""
 
-    Attributes:
-        shard: index of the block's shard in the split.
-        offset, bytes: where the block begins in its shard, and its size, in bytes.
-        sessions, utterances: number of them.
-    """
-
-    shard: np.ndarray
-    offset: np.ndarray
+    shard: np.ndarray  # index of the block's shard in the split
+    offset: np.ndarray  # where the block begins in its shard, in bytes
     bytes: np.ndarray
-    sessions: np.ndarray
+    sessions: np.ndarray  # their number
     utterances: np.ndarray
-
-
-def write_blocks(path: pathlib.Path, rows: Sequence[Sequence[int]]) -> Index:
-    """Writes the index file, int64 `[blocks, 5]`, of rows with the fields of `Blocks`; equal blocks
-    give equal bytes.
-    """
-    content = io.BytesIO()
-    table = np.array(rows, np.int64).reshape(-1, len(Blocks._fields))
-    np.save(content, table, allow_pickle=False)
-    path.write_bytes(content.getvalue())
-    return Index(path.name, hash_bytes(content.getvalue()))
 
 
 def read_blocks(folder: pathlib.Path, split: Split) -> Blocks:
     """Reads the index of a split; raises InputError if it is missing or damaged."""
     path = folder / split.index.name
     try:
-        content = path.read_bytes()
+        is_whole = hash_file(path) == split.index.sha256
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
-    if hash_bytes(content) != split.index.sha256:
+    if not is_whole:
         raise InputError(f"{path}: its SHA-256 is not the manifest's; run prepare_data again")
-    return Blocks(*np.load(io.BytesIO(content), allow_pickle=False).T)
+    return Blocks(*np.load(path, allow_pickle=False).T)

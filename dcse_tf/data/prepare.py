@@ -23,13 +23,18 @@ from dcse_tf.bert.checkpoints import resolve_checkpoint
 from dcse_tf.bert.token_rows import warn_of_unknown
 from dcse_tf.bert.tokenizer import read_vocabulary, train_vocabulary
 from dcse_tf.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
-from dcse_tf.data.corpus import Splitter, describe_dropped, join_session, read_raw_sessions
-from dcse_tf.data.corpus_options import PrepareOptions
+from dcse_tf.data.corpus import (
+    PrepareOptions,
+    Splitter,
+    describe_dropped,
+    join_session,
+    read_raw_sessions,
+)
 from dcse_tf.data.dialogue import Session
 from dcse_tf.data.formats import RawSession
 from dcse_tf.data.manifest import SPLITS, Manifest, write_manifest
 from dcse_tf.data.records import SessionRecord, SplitWriter, Tokens, serialize_session
-from dcse_tf.errors import InputError
+from dcse_tf.errors import InputError, OutputError
 from dcse_tf.files import atomic_directory
 from dcse_tf.input_files import BadLines
 
@@ -44,14 +49,11 @@ Chunk = list[tuple[str, RawSession]]
 
 
 class ChunkRecords(NamedTuple):
-    """The records of the kept sessions of a chunk, in order; the number of tokens found, without
-    [CLS], [SEP] and a prefix, and of unknown ones; and of sessions, utterances and negatives
-    dropped, by reason.
-    """
+    """The records of the kept sessions of a chunk, in order."""
 
     records: list[SessionRecord]
-    found: collections.Counter[str]
-    dropped: collections.Counter[str]
+    found: collections.Counter[str]  # tokens, without those of every text; unknown ones
+    dropped: collections.Counter[str]  # sessions, utterances and negatives, by reason
 
 
 # Tokenises a corpus: yields the records of its sessions in order, and counts its bad lines.
@@ -123,20 +125,21 @@ def _write_splits(
     bad_lines = config.count_bad_lines()
     dropped = collections.Counter(short_sessions=0, empty_utterances=0)
     found, fingerprint = collections.Counter(tokens=0, unknown_tokens=0), hashlib.sha256()
-    with contextlib.ExitStack() as stack:
-        writers = {
-            name: stack.enter_context(
-                SplitWriter(folder, name, config.shards if name == "train" else 1)
-            )
-            for name in SPLITS
-        }
-        results = tokenise(config, vocabulary, bad_lines)
-        for result in stack.enter_context(contextlib.closing(results)):
-            dropped.update(result.dropped)
-            found.update(result.found)
-            for session in result.records:
-                fingerprint.update(session.digest)
-                writers[session.split].write(session)
+    try:
+        with contextlib.ExitStack() as stack:
+            writers = {
+                name: SplitWriter(folder, name, config.shards if name == "train" else 1, stack)
+                for name in SPLITS
+            }
+            results = tokenise(config, vocabulary, bad_lines)
+            for result in stack.enter_context(contextlib.closing(results)):
+                dropped.update(result.dropped)
+                found.update(result.found)
+                for session in result.records:
+                    fingerprint.update(session.digest)
+                    writers[session.split].write(session)
+    except tf.errors.OpError as error:
+        raise OutputError(f"{folder}: cannot be written: {error.message}") from error
     splits = {name: writer.finish() for name, writer in writers.items()}
     dropped["bad_lines"] = bad_lines.count
 
@@ -196,37 +199,37 @@ class ChunkSerializer:
     """
 
     def __init__(self, vocabulary: Vocabulary, config: PrepareOptions):
-        self._config = config
-        tokenizer = vocabulary.make_tokenizer()
-        # One token more than is kept shows which texts must be truncated.
-        longest = config.max_sequence_length + 1
-        self._tokenize = tf.function(
-            lambda texts: tokenizer.tokenize(texts, longest),
-            input_signature=[tf.TensorSpec([None], tf.string)],
-        )
+        self._config, self._unk_id = config, vocabulary.unk_id
+        self._tokenizer = vocabulary.make_tokenizer()
+        self._tokenize = self._tokenizer.as_graph(config.max_sequence_length)
         # The length of a text without tokens of its own: [CLS] and [SEP], and the prefix between.
-        self._empty = int(tokenizer.tokenize(tf.constant([""]), longest).row_lengths()[0])
-        self._unk_id = vocabulary.unk_id
+        self._empty = int(self._tokenize(tf.constant([""]))[0].row_lengths()[0])
 
     def __call__(self, chunk: Chunk) -> ChunkRecords:
         dropped: collections.Counter[str] = collections.Counter()
         sessions = [join_session(raw, self._config, dropped) for _, raw in chunk]
         # One call for all texts, because the overhead of a call outweighs many texts.
         texts = [text for session in sessions for text in session.list_texts()]
-        tokens, cut = self._tokenize_texts(texts)
-        read = [ids for ids in tokens if len(ids)]
+        ragged, was_cut = self._tokenize(tf.constant(texts, tf.string))
+        ids, splits, cut = (x.numpy() for x in (ragged.values, ragged.row_splits, was_cut))
+        # The token ids of each text, none if there is nothing to read.
+        tokens = [
+            ids[start:end] if end - start > self._empty else ids[:0]
+            for start, end in itertools.pairwise(splits)
+        ]
+        read = [own for own in tokens if len(own)]
         found = collections.Counter(
             tokens=sum(map(len, read)) - self._empty * len(read),
-            unknown_tokens=sum(int(np.count_nonzero(ids == self._unk_id)) for ids in read),
+            unknown_tokens=sum(int(np.count_nonzero(own == self._unk_id)) for own in read),
         )
         records: list[SessionRecord] = []
-        place = 0
+        end = 0
         for session, (split, _) in zip(sessions, chunk, strict=True):
-            start, middle = place, place + len(session.turns)
-            place += len(session.list_texts())
+            start, middle = end, end + len(session.turns)
+            end += len(session.list_texts())
             own, negatives = tokens[start:middle], None
             if session.given:
-                others = tokens[middle:place]
+                others = tokens[middle:end]
                 kept = _choose_negatives(own[-1:], others, dropped)
                 if not kept:
                     continue
@@ -249,21 +252,11 @@ class ChunkSerializer:
                 digest=_describe(session),
                 turns=len(turns),
                 tokens=len(joined.ids),
-                truncated=sum(cut[start:middle]),
+                truncated=int(np.count_nonzero(cut[start:middle])),
                 negatives=len(negatives.lengths) if negatives else 0,
             )
             records.append(record)
         return ChunkRecords(records, found, dropped)
-
-    def _tokenize_texts(self, texts: Sequence[str]) -> tuple[list[np.ndarray], list[bool]]:
-        """The token ids of each text, none if there is nothing to read, and whether it was cut."""
-        ragged = self._tokenize(tf.constant(texts, tf.string))
-        ids, splits = ragged.values.numpy(), ragged.row_splits.numpy()
-        tokens = [ids[start:end] for start, end in itertools.pairwise(splits)]
-        cut = [len(own) > self._config.max_sequence_length for own in tokens]
-        # Of a cut text, the token before [SEP] goes.
-        tokens = [np.delete(own, -2) if long else own for own, long in zip(tokens, cut)]
-        return [own if len(own) > self._empty else own[:0] for own in tokens], cut
 
 
 def _join_tokens(texts: Sequence[np.ndarray]) -> Tokens:

@@ -6,33 +6,32 @@ import contextlib
 import hashlib
 import itertools
 import pathlib
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Self
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from dcse_tf.data.dialogue import Session
-from dcse_tf.data.manifest import Given, Manifest, Shard, Split, write_blocks
-from dcse_tf.errors import InputError, OutputError, first_line
+from dcse_tf.data.manifest import Blocks, Given, Index, Manifest, Shard, Split
+from dcse_tf.errors import InputError, first_line
+from dcse_tf.files import hash_file
 from dcse_tf.progress import Progress
 
 BLOCK_SESSIONS = 256
 _FRAME = 16  # bytes of a TFRecord besides its content: its length and two checksums
-_FEATURES = {
-    "session": tf.io.FixedLenFeature([], tf.int64),
-    "token_ids": tf.io.RaggedFeature(tf.int64),
-    "lengths": tf.io.RaggedFeature(tf.int64),
-    "utterances": tf.io.RaggedFeature(tf.int64),
-    "speakers": tf.io.RaggedFeature(tf.int64),
-    "roles": tf.io.RaggedFeature(tf.int64),
-}
-# Present only if the corpus gives candidates.
-_GIVEN_FEATURES = {
-    "given_token_ids": tf.io.RaggedFeature(tf.int64),
-    "given_lengths": tf.io.RaggedFeature(tf.int64),
-    "given_utterances": tf.io.RaggedFeature(tf.int64),
-}
+_INTEGERS = tf.io.RaggedFeature(tf.int64)
+
+
+def _texts(kind: str = "") -> tf.io.RaggedFeature:
+    """The token ids of texts, `[texts, (tokens)]`."""
+    return tf.io.RaggedFeature(
+        tf.int64,
+        f"{kind}token_ids",
+        [tf.io.RaggedFeature.RowLengths(f"{kind}lengths")],
+        row_splits_dtype=tf.int64,
+        validate=True,
+    )
 
 
 class Tokens(NamedTuple):
@@ -100,13 +99,12 @@ def parse_session(record: tf.Tensor) -> dict[str, tf.Tensor]:
         roles: int64 `[turns]`, fingerprints of the names of the speakers' roles, which unlike
             the numbers are the same in all sessions.
     """
-    features = tf.io.parse_single_example(record, _FEATURES)
-    token_ids = tf.RaggedTensor.from_row_lengths(
-        tf.cast(features["token_ids"], tf.int32), features["lengths"]
-    )
+    names = {"session": tf.io.FixedLenFeature([], tf.int64), "token_ids": _texts()}
+    names |= dict.fromkeys(("utterances", "speakers", "roles"), _INTEGERS)
+    features = tf.io.parse_single_example(record, names)
     return {
         "session": features["session"],
-        "token_ids": token_ids,
+        "token_ids": tf.cast(features["token_ids"], tf.int32),
         "utterances": features["utterances"],
         "speakers": tf.cast(features["speakers"], tf.int32),
         "roles": tf.gather(features["roles"], features["speakers"]),
@@ -120,41 +118,25 @@ def parse_given(record: tf.Tensor) -> dict[str, tf.Tensor]:
         token_ids: int32 `[negatives, (tokens)]`, ragged; without rows if the record gives none.
         utterances: int64 `[negatives]`, fingerprints of the token ids.
     """
-    features = tf.io.parse_single_example(record, _GIVEN_FEATURES)
-    token_ids = tf.cast(features["given_token_ids"], tf.int32)
-    return {
-        "token_ids": tf.RaggedTensor.from_row_lengths(token_ids, features["given_lengths"]),
-        "utterances": features["given_utterances"],
-    }
+    names = {"token_ids": _texts("given_"), "given_utterances": _INTEGERS}
+    features = tf.io.parse_single_example(record, names)
+    token_ids = tf.cast(features["token_ids"], tf.int32)
+    return {"token_ids": token_ids, "utterances": features["given_utterances"]}
 
 
 def parse_utterances(records: tf.Tensor) -> tf.RaggedTensor:
     """Parses records `[sessions]` to the token ids of all turns: int32 `[utterances, (tokens)]`."""
-    features = {name: _FEATURES[name] for name in ("token_ids", "lengths")}
-    parsed = tf.io.parse_example(records, features)
-    lengths = parsed["lengths"]
-    tokens = tf.cast(parsed["token_ids"].row_lengths(), tf.int64)
-    tf.debugging.assert_equal(tf.reduce_sum(lengths, axis=1), tokens, "turns and tokens differ")
-    return tf.RaggedTensor.from_row_lengths(
-        tf.cast(parsed["token_ids"].values, tf.int32), lengths.values
-    )
+    token_ids = tf.io.parse_example(records, {"token_ids": _texts()})["token_ids"]
+    return tf.cast(token_ids.merge_dims(0, 1), tf.int32)
 
 
 class SessionRecord(NamedTuple):
-    """A serialised session, ready to be written.
-
-    Attributes:
-        split: "train", "dev" or "test".
-        record: see `serialize_session`.
-        text: the session as a line of JSON; "" in train.
-        digest: of the session's content, for the fingerprint of the corpus.
-        turns, tokens, truncated, negatives: their numbers; tokens are those of turns.
-    """
+    """A serialised session, ready to be written, and its counts; tokens are those of turns."""
 
     split: str
-    record: bytes
-    text: str
-    digest: bytes
+    record: bytes  # see `serialize_session`
+    text: str  # a line of JSON; "" in train
+    digest: bytes  # of the content, for the fingerprint of the corpus
     turns: int
     tokens: int
     truncated: int
@@ -165,32 +147,26 @@ class SplitWriter:
     """Writes the sessions of one split: TFRecord shards, their index, and for dev and test texts.
 
     Sessions are assigned to the shards in rotation, so that all shards have about the same size and
-    each is a sample of the whole.
+    each is a sample of the whole. `stack` closes the files.
     """
 
-    def __init__(self, folder: pathlib.Path, split: str, shards: int):
-        self._folder, self._split = folder, split
-        self._names = [f"{split}-{n:05d}-of-{shards:05d}.tfrecord" for n in range(shards)]
+    def __init__(self, folder: pathlib.Path, split: str, shards: int, stack: contextlib.ExitStack):
+        self._paths = [folder / f"{split}-{n:05d}-of-{shards:05d}.tfrecord" for n in range(shards)]
+        self._writers = [
+            stack.enter_context(tf.io.TFRecordWriter(str(path))) for path in self._paths
+        ]
+        self._texts, self._index = None, folder / f"{split}-blocks.npy"
+        if split != "train":
+            file = (folder / f"{split}.jsonl").open("w", encoding="utf-8", newline="\n")
+            self._texts = stack.enter_context(file)
         self._blocks: list[list[list[int]]] = [[] for _ in range(shards)]  # of each shard
         self._sessions, self._most = 0, 0
         self._counts = np.zeros(4, np.int64)  # turns, tokens, truncated turns, negatives
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(self._named_faults())
-            self._writers = [
-                stack.enter_context(tf.io.TFRecordWriter(str(folder / name)))
-                for name in self._names
-            ]
-            self._texts = None
-            if split != "train":
-                path = folder / f"{split}.jsonl"
-                self._texts = stack.enter_context(path.open("w", encoding="utf-8", newline="\n"))
-            self._open = stack.pop_all()
 
     def write(self, session: SessionRecord) -> None:
         """Appends a session."""
         shard = self._sessions % len(self._writers)
-        with self._named_faults():
-            self._writers[shard].write(session.record)
+        self._writers[shard].write(session.record)
         blocks = self._blocks[shard]
         if not blocks or blocks[-1][3] == BLOCK_SESSIONS:
             blocks.append([shard, sum(blocks[-1][1:3]) if blocks else 0, 0, 0, 0])
@@ -202,25 +178,13 @@ class SplitWriter:
         self._counts += session[4:]
         self._most = max(self._most, session.negatives)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with self._named_faults():
-            self._open.close()
-
-    @contextlib.contextmanager
-    def _named_faults(self) -> Iterator[None]:
-        try:
-            yield
-        except tf.errors.OpError as error:
-            raise OutputError(f"{self._folder}: cannot be written: {error.message}") from error
-
     def finish(self) -> Split:
         """Writes the index and returns the split's entry in the manifest. Call it after closing."""
-        shards = tuple(Shard(name, (self._folder / name).stat().st_size) for name in self._names)
+        shards = tuple(Shard(path.name, path.stat().st_size) for path in self._paths)
         rows = [row for blocks in self._blocks for row in blocks]
-        index = write_blocks(self._folder / f"{self._split}-blocks.npy", rows)
+        table = np.array(rows, np.int64).reshape(-1, len(Blocks._fields))
+        np.save(self._index, table, allow_pickle=False)
+        index = Index(self._index.name, hash_file(self._index))
         turns, tokens, truncated, negatives = self._counts.tolist()
         given = Given(negatives, self._most) if negatives else None
         return Split(self._sessions, turns, tokens, truncated, shards, index, given)

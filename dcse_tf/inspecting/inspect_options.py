@@ -1,6 +1,6 @@
 """The options of `inspect_data` and `explain`."""
 
-from dcse_tf.data.corpus_options import CorpusOptions
+from dcse_tf.data.corpus import CorpusOptions
 from dcse_tf.data.dialogue import Context
 from dcse_tf.options import Options, option
 

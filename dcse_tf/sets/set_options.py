@@ -3,7 +3,7 @@
 import collections
 from typing import Any, NamedTuple
 
-from dcse_tf.data.corpus_options import CorpusOptions, SplitOptions
+from dcse_tf.data.corpus import CorpusOptions, SplitOptions
 from dcse_tf.data.formats import FORMATS
 from dcse_tf.options import option
 

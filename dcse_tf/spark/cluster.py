@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dcse_tf.data.corpus_options import PrepareOptions
+from dcse_tf.data.corpus import PrepareOptions
 from dcse_tf.data.formats.exports import choose_columns
 from dcse_tf.errors import InputError, first_line, require
 from dcse_tf.input_files import resolve_inputs

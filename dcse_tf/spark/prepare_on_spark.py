@@ -15,9 +15,7 @@ from typing import Any
 from absl import logging
 
 from dcse_tf.bert.vocabulary import Vocabulary
-from dcse_tf.data.corpus import content_key, read_files
-from dcse_tf.data.corpus_options import PrepareOptions
-from dcse_tf.data.formats import RawSession
+from dcse_tf.data.corpus import PrepareOptions, Splitter, content_key, read_files
 from dcse_tf.data.manifest import Manifest
 from dcse_tf.data.prepare import ChunkRecords, ChunkSerializer, prepare_data, split_into_chunks
 from dcse_tf.errors import InputError
@@ -97,7 +95,7 @@ def _read_keys(config: PrepareOptions, path: str, file: int) -> Iterator[tuple[i
 @functools.lru_cache(maxsize=1)  # each worker process makes it once
 def _make_serializer(
     work: bytes,
-) -> tuple[ChunkSerializer, PrepareOptions, Mapping[int | None, str]]:
+) -> tuple[ChunkSerializer, PrepareOptions, Mapping[int, str]]:
     vocabulary, config, moved = pickle.loads(work)
     return ChunkSerializer(vocabulary, config), config, moved
 
@@ -107,17 +105,10 @@ def _read_file(work: bytes, path: str) -> Iterator[bytes | int | str]:
     because Spark buries exceptions in a Java stack trace.
     """
     serialize, config, moved = _make_serializer(work)
-
-    def find_split(session: RawSession) -> str:
-        session_id, turns, *given = session
-        if given:
-            return config.split_of(given[0].dialogue)
-        return moved.get(content_key(turns)) or config.split_of(session_id)
-
     bad_lines = config.count_bad_lines()
     try:
         sessions = read_files([pathlib.Path(fetch(path))], config, bad_lines)
-        for chunk in split_into_chunks(sessions, find_split):
+        for chunk in split_into_chunks(sessions, Splitter(config, moved)):
             yield pickle.dumps(serialize(chunk))
     except InputError as error:
         yield str(error)

@@ -12,7 +12,7 @@ import pytest
 
 from dcse_tf.arguments import list_presets, parse_flags
 from dcse_tf.cli.commands import JOBS, list_options, load_options, main
-from dcse_tf.data.corpus_options import PrepareOptions
+from dcse_tf.data.corpus import PrepareOptions
 from dcse_tf.options import OptionError
 from dcse_tf.tasks import TASKS
 from dcse_tf.tasks.train_options import TrainOptions

@@ -11,7 +11,7 @@ import write_signatures
 import dcse_tf
 from dcse_tf import api
 from dcse_tf.api import make_options
-from dcse_tf.data.corpus_options import PrepareOptions
+from dcse_tf.data.corpus import PrepareOptions
 from dcse_tf.tasks import TASKS
 from dcse_tf.tasks.train_options import TrainOptions
 

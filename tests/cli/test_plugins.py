@@ -7,7 +7,7 @@ import sys
 import pytest
 from written_dialogues import make_dialogues
 
-from dcse_tf.data.corpus_options import PrepareOptions
+from dcse_tf.data.corpus import PrepareOptions
 from dcse_tf.data.dialogue import Utterance
 from dcse_tf.data.formats import FORMATS, register_format
 from dcse_tf.data.prepare import prepare

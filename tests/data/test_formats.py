@@ -10,8 +10,7 @@ import pytest
 from shared_files import shared_file
 from window_cases import merge_naively
 
-from dcse_tf.data.corpus import read_raw_sessions
-from dcse_tf.data.corpus_options import CorpusOptions
+from dcse_tf.data.corpus import CorpusOptions, read_raw_sessions
 from dcse_tf.data.dialogue import Utterance
 from dcse_tf.data.formats import FORMATS, register_format
 from dcse_tf.errors import InputError

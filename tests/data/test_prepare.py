@@ -23,7 +23,7 @@ from dialogue_files import (
 from lettered_corpus import CLS, SEP, UNK, prepare_sessions, turn_ids
 
 from dcse_tf.bert.tokenizer import read_vocabulary
-from dcse_tf.data.corpus_options import PrepareOptions, SplitOptions
+from dcse_tf.data.corpus import PrepareOptions, SplitOptions
 from dcse_tf.data.dialogue import Session, Utterance
 from dcse_tf.data.formats.exports import read_jsonl
 from dcse_tf.data.manifest import read_manifest

@@ -7,7 +7,7 @@ import pytest
 from window_cases import letters, merge, merge_letters, merge_naively
 
 from dcse_tf.data.dialogue import Utterance
-from dcse_tf.data.formats.windows import name_dialogues
+from dcse_tf.data.formats.candidates import merge_windows
 
 GREETINGS = ["在吗", "在的", "嗯"]  # five characters
 
@@ -56,7 +56,7 @@ def test_windows_of_few_kinds_of_turns_are_merged_as_the_rule_says(seed):
         assert sorted(merged) == merge_naively(windows)
         joined += sum(turns != windows[number - 1] for number, turns in merged)
         numbered = list(enumerate(windows, start=1))
-        named = name_dialogues(numbered)
+        named = {own: numbers[0] for numbers, _ in merge_windows(numbered) for own in numbers}
         assert set(named.values()) == {number for number, _ in merged}
         texts = dict(merged)
         for number, window in numbered:  # each is inside the dialogue that it is said to belong to

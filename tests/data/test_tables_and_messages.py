@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dcse_tf.data.corpus import read_raw_sessions
-from dcse_tf.data.corpus_options import CorpusOptions
+from dcse_tf.data.corpus import CorpusOptions, read_raw_sessions
 from dcse_tf.data.dialogue import Utterance
 from dcse_tf.data.formats import exports
 from dcse_tf.errors import InputError

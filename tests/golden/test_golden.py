@@ -98,7 +98,7 @@ def write_encoder(folder: pathlib.Path) -> None:
 
 def write_inputs(folder: pathlib.Path) -> dict[str, str]:
     """Dialogues, groups of candidates and an encoder, by the names that the cases give them."""
-    from dcse_tf.data.corpus_options import PrepareOptions
+    from dcse_tf.data.corpus import PrepareOptions
     from dcse_tf.data.prepare import prepare
 
     turns = [2 + number % 7 for number in range(40)]

@@ -5,7 +5,7 @@ import json
 import tensorflow as tf
 from lettered_corpus import write_vocabulary_folder
 
-from dcse_tf.data.corpus_options import PrepareOptions
+from dcse_tf.data.corpus import PrepareOptions
 from dcse_tf.data.formats.exports import read_jsonl
 from dcse_tf.data.prepare import prepare
 from dcse_tf.data.records import parse_session, shard_paths

@@ -7,7 +7,7 @@ Ids by hand: the special tokens are 0 to 4, "s0" is 5, and so on in the order of
 import json
 import pathlib
 
-from dcse_tf.data.corpus_options import PrepareOptions
+from dcse_tf.data.corpus import PrepareOptions
 from dcse_tf.data.manifest import Manifest
 from dcse_tf.data.prepare import prepare
 

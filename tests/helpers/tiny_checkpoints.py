@@ -15,7 +15,7 @@ import tokenizers.processors
 import tokenizers.trainers
 from tiny_bert import DIM, LAYERS, VOCABULARY, VOCABULARY_SIZE
 
-from dcse_tf.data.corpus_options import PrepareOptions
+from dcse_tf.data.corpus import PrepareOptions
 from dcse_tf.data.prepare import prepare
 
 POSITIONS = 140

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from dcse_tf.data.dialogue import Utterance
-from dcse_tf.data.formats.windows import merge_windows
+from dcse_tf.data.formats.candidates import merge_windows
 
 Turns = list[Utterance]
 
@@ -19,7 +19,7 @@ def spell(turns: Sequence[Utterance]) -> str:
 
 def merge(windows: Iterable[Turns]) -> list[tuple[int, Turns]]:
     """What merge_windows makes of windows on lines 1, 2, ..."""
-    return list(merge_windows(enumerate(windows, start=1)))
+    return [(own[0], turns) for own, turns in merge_windows(enumerate(windows, start=1))]
 
 
 def merge_letters(*windows: str) -> set[str]:

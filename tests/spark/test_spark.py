@@ -13,7 +13,7 @@ import pytest
 from tiny_bert import build_backbone, save_checkpoint
 from written_dialogues import make_dialogues
 
-from dcse_tf.data.corpus_options import PrepareOptions
+from dcse_tf.data.corpus import PrepareOptions
 from dcse_tf.data.prepare import prepare
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError

@@ -78,8 +78,7 @@ def read_groups(
     """
     read = CANDIDATE_FORMATS[format].read_candidates
     assert read
-    for _, group in candidates.check_groups(read, path, bad_lines, several_positives):
-        yield group
+    return (group for _, group in candidates.check_groups(read, path, bad_lines, several_positives))
 
 
 _LABELS = {"has_intents": True, "has_acts": True}
@@ -122,18 +121,18 @@ register_format(
 )
 register_format(
     "ecd",
-    candidates.read_ecd,
+    candidates.ECD.read_dialogues,
     help="{train,valid,test} of the E-commerce corpus, as released for response selection",
-    read_candidates=candidates.read_ecd_groups,
+    read_candidates=candidates.ECD.read_groups,
 )
 register_format(
     "dialoguecse", published.read_dialoguecse, help="train_data.txt of the paper's authors"
 )
 register_format(
     "ubuntu",
-    candidates.read_ubuntu,
+    candidates.UBUNTU.read_dialogues,
     help="{train,valid,test}.txt of the Ubuntu corpus for response selection, tab-separated",
-    read_candidates=candidates.read_ubuntu_groups,
+    read_candidates=candidates.UBUNTU.read_groups,
 )
 register_format(
     "chitchat", published.read_chitchat, help="dataset.json of the PyPI package chitchat-dataset"

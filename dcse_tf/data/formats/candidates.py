@@ -8,30 +8,23 @@ candidates. The project's own form has a group a line:
      "candidates": ["...", "..."], "labels": [1, 0]}
 
 "dialogue" may be left out. Groups of one dialogue share its contexts, so they go to the same split,
-and their responses are no negatives of each other.
+and their responses are no negatives of each other. In a file of lines, contexts that overlap are
+windows of one dialogue.
 """
 
+import collections
 import dataclasses
-import functools
 import itertools
+import operator
 import pathlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from dcse_tf.data.dialogue import GivenCandidates, Utterance, is_blank
 from dcse_tf.data.formats.exports import parse_dialogue
-from dcse_tf.data.formats.reading import (
-    Sessions,
-    convert,
-    convert_lines,
-    get_field,
-    read_json_lines,
-)
-from dcse_tf.data.formats.windows import merge_windows, name_dialogues
+from dcse_tf.data.formats.reading import Sessions, convert_lines, get_field, read_json_lines
 from dcse_tf.input_files import BadLines
-
-GivenSession = tuple[str, list[Utterance], GivenCandidates]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,9 +32,11 @@ class CandidateGroup:
     """A context and its candidate responses.
 
     Attributes:
-        id: its id from the file, or else made of the file's name and a line number. context: the
-        turns before the response, in order. candidates, labels: the texts in the file's order, and
-        1 for a true response, 0 for a negative. responder: the role of the response's speaker.
+        id: its id from the file, or else made of the file's name and a line number.
+        context: the turns before the response, in order.
+        candidates: their texts, in the file's order.
+        labels: 1 for a true response, 0 for a negative.
+        responder: the role of the response's speaker.
         dialogue: id of the dialogue that the group is from; "" if unknown.
     """
 
@@ -99,7 +94,7 @@ def check_groups(
 
 def read_given_sessions(
     read: GroupReader, path: pathlib.Path, bad_lines: BadLines
-) -> Iterator[GivenSession]:
+) -> Iterator[tuple[str, list[Utterance], GivenCandidates]]:
     """Yields a session for each group: the context, the true response, and the group's negatives.
 
     Where the file does not name the dialogues of its groups, they are those that `merge_windows`
@@ -107,12 +102,11 @@ def read_given_sessions(
     """
     groups = check_groups(read, path, bad_lines.again())
     unnamed = ((line, group.window) for line, group in groups if group.id == _name(path, line))
-    names = {line: _name(path, first) for line, first in name_dialogues(unnamed).items()}
+    names = {line: _name(path, own[0]) for own, _ in merge_windows(unnamed) for line in own}
     for line, group in check_groups(read, path, bad_lines):
         dialogue = group.dialogue or names.get(line, group.id)
-        pairs = zip(group.candidates, group.labels, strict=True)
-        negatives = tuple(text for text, label in pairs if not label)
-        yield group.id, group.window, GivenCandidates(dialogue, negatives)
+        negatives = itertools.compress(group.candidates, map(operator.not_, group.labels))
+        yield group.id, group.window, GivenCandidates(dialogue, tuple(negatives))
 
 
 def _name(path: pathlib.Path, line: int) -> str:
@@ -151,64 +145,67 @@ def read_groups_jsonl(
     return read_json_lines(path, bad_lines, parse)
 
 
-# One candidate a line
+@dataclasses.dataclass(frozen=True)
+class CandidateLines:
+    """Readers of files with one candidate a line.
 
-Row = tuple[int, int, tuple[Utterance, ...], Utterance]  # line number, label, context, response
-
-
-def _read_labelled(
-    path: pathlib.Path, bad_lines: BadLines, parse: Callable[[list[str]], list[Utterance]]
-) -> Iterator[Row]:
-    """Yields the candidate of each line; `parse` makes turns of its texts, the response last."""
-
-    def convert_line(number: int, line: str) -> Row:
-        label, *texts = line.split("\t")
-        if label.strip() not in ("0", "1") or len(texts) < 2:
-            raise ValueError(
-                "expected 0 or 1, the context's turns and the response, tab-separated; found "
-                f"{len(texts) + 1} field(s), the first {label[:20]!r}"
-            )
-        *context, response = parse(texts)
-        return number, int(label), tuple(context), response
-
-    return convert_lines(path, bad_lines, convert_line)
-
-
-def _read_line_groups(
-    parse: Callable[[list[str]], list[Utterance]],
-    path: pathlib.Path,
-    bad_lines: BadLines,
-    several_positives: bool = False,
-) -> Iterator[tuple[int, CandidateGroup]]:
-    """See `GroupReader`. Neighbouring lines with the same context are a group, but another true
-    response begins another group unless there may be several in one.
+    Attributes:
+        parse: makes turns of a line's texts, the response last.
+        name_afterwards: whether speakers are named only after windows have been merged, a and b in
+            turn. If either may give a window's response, speakers named by their distance from it
+            would be different ones for the same turn in two windows.
     """
 
-    def drop_blank(number: int, row: Row) -> Row:
-        return number, row[1], _drop_blank(list(row[2]), row[3].text), row[3]
+    parse: Callable[[list[str]], list[Utterance]]
+    name_afterwards: bool = False
 
-    numbered = ((row[0], row) for row in _read_labelled(path, bad_lines, parse))
-    rows = convert(numbered, drop_blank, path, bad_lines)
-    for context, same in itertools.groupby(rows, key=lambda row: row[2]):
-        members = list(same)
-        positives = [place for place, row in enumerate(members) if row[1]]
-        starts = [0, *positives[1:]] if not several_positives else [0]
-        for begin, end in itertools.pairwise([*starts, len(members)]):
-            lines, labels, _, responses = zip(*members[begin:end], strict=True)
-            true = responses[labels.index(max(labels))]
-            texts = tuple(response.text for response in responses)
-            name = _name(path, lines[0])
-            yield lines[0], CandidateGroup(name, context, texts, labels, true.role)
+    def _read(
+        self, path: pathlib.Path, bad_lines: BadLines, finish: Callable[..., Any]
+    ) -> Iterator[tuple[int, int, Any, Utterance]]:
+        """Yields (line number, label, context as `finish` makes it, response) of each line."""
 
+        def parse(number: int, line: str) -> tuple[int, int, Any, Utterance]:
+            label, *texts = line.split("\t")
+            if label.strip() not in ("0", "1") or len(texts) < 2:
+                raise ValueError(
+                    "expected 0 or 1, the context's turns and the response, tab-separated; found "
+                    f"{len(texts) + 1} field(s), the first {label[:20]!r}"
+                )
+            *context, response = self.parse(texts)
+            return number, int(label), finish(context, response.text), response
 
-def _read_windows(
-    path: pathlib.Path, bad_lines: BadLines, parse: Callable[[list[str]], list[Utterance]]
-) -> Sessions:
-    """Yields the dialogues that the contexts and true responses are windows of."""
-    rows = _read_labelled(path, bad_lines, parse)
-    windows = ((line, [*context, response]) for line, label, context, response in rows if label)
-    for number, turns in merge_windows(windows):
-        yield _name(path, number), turns
+        return convert_lines(path, bad_lines, parse)
+
+    def read_groups(
+        self, path: pathlib.Path, bad_lines: BadLines, several_positives: bool = False
+    ) -> Iterator[tuple[int, CandidateGroup]]:
+        """See `GroupReader`. Neighbouring lines with the same context are a group, but another true
+        response begins another group unless there may be several in one.
+        """
+        rows = self._read(path, bad_lines, _drop_blank)
+        for context, same in itertools.groupby(rows, operator.itemgetter(2)):
+            members = list(same)
+            positives = [place for place, (_, label, *_) in enumerate(members) if label]
+            starts = [0, *positives[1:]] if not several_positives else [0]
+            for begin, end in itertools.pairwise([*starts, len(members)]):
+                lines, labels, _, responses = zip(*members[begin:end], strict=True)
+                true = responses[labels.index(max(labels))]
+                texts = tuple(response.text for response in responses)
+                name = _name(path, lines[0])
+                yield lines[0], CandidateGroup(name, context, texts, labels, true.role)
+
+    def read_dialogues(self, path: pathlib.Path, bad_lines: BadLines) -> Sessions:
+        """Yields the dialogues that the lines are windows of (`merge_windows`), named by file and
+        line, without negatives.
+        """
+        rows = self._read(path, bad_lines, lambda context, response: context)
+        windows = ((line, [*context, response]) for line, label, context, response in rows if label)
+        if self.name_afterwards:
+            windows = ((line, [t._replace(role="") for t in turns]) for line, turns in windows)
+        for lines, turns in merge_windows(windows):
+            if self.name_afterwards:
+                turns = [turn._replace(role="ab"[n % 2]) for n, turn in enumerate(turns)]
+            yield _name(path, lines[0]), turns
 
 
 # The spaces of the word segmentation. A space between two Latin words or numbers is kept, as it may
@@ -224,15 +221,7 @@ def _parse_ecd(texts: list[str]) -> list[Utterance]:
 
 # The E-commerce Dialogue Corpus as released for response selection (Zhang et al. 2018): spaces
 # between words; speakers alternate, and the response is the agent's.
-read_ecd_groups = functools.partial(_read_line_groups, _parse_ecd)
-
-
-def read_ecd(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
-    """Yields the dialogues that the lines of the E-commerce corpus are windows of
-    (`merge_windows`), named by file and line, without negatives.
-    """
-    return _read_windows(path, bad_lines, _parse_ecd)
-
+ECD = CandidateLines(_parse_ecd)
 
 _TURN_END = re.compile("__eot__", re.IGNORECASE)
 _TAG = re.compile("__eo[tus]__", re.IGNORECASE)
@@ -256,16 +245,108 @@ def _parse_ubuntu(texts: list[str]) -> list[Utterance]:
 
 
 # The Ubuntu Dialogue Corpus (Lowe et al. 2015), the tab-separated copy of version 1.
-read_ubuntu_groups = functools.partial(_read_line_groups, _parse_ubuntu)
+UBUNTU = CandidateLines(_parse_ubuntu, name_afterwards=True)
 
 
-def read_ubuntu(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
-    """`read_ecd` for the Ubuntu corpus; a and b alternate in each dialogue, a first."""
+# Windows: a line has the turns around a response. As sessions of their own, lines of one dialogue
+# would count turns twice, and become negatives of each other.
 
-    # Speakers are named only after merging. Either speaker may give a window's response, so named
-    # by distance from it, the same turn would have different speakers in two windows.
-    def parse(texts: list[str]) -> list[Utterance]:
-        return [turn._replace(role="") for turn in _parse_ubuntu(texts)]
+Turns = tuple[int, ...]
 
-    for name, turns in _read_windows(path, bad_lines, parse):
-        yield name, [turn._replace(role="ab"[n % 2]) for n, turn in enumerate(turns)]
+# A window that begins with the last turns of another continues it, if they share at least this many
+# turns and characters; less may be greetings and thanks, which all dialogues share.
+_JOINING_TURNS = 3
+_JOINING_CHARACTERS = 10
+
+
+def merge_windows(
+    windows: Iterable[tuple[int, list[Utterance]]],
+) -> Iterator[tuple[list[int], list[Utterance]]]:
+    """Yields every dialogue once: the numbers of its windows, the first being that of the one that
+    begins it, and its turns.
+
+    A window whose turns are all contained in another, consecutively, is dropped. A window that
+    begins with the last three or more turns of another (of ten or more characters) is joined to it.
+    Any smaller overlap counts as a different dialogue.
+    """
+    known: dict[tuple[str, str], int] = {}
+    numbers: list[int] = []
+    coded: list[Turns] = []  # the windows, each turn as an index into the distinct ones
+    for number, turns in windows:
+        numbers.append(number)
+        coded.append(tuple(known.setdefault(turn[:2], len(known)) for turn in turns))
+    utterances = [Utterance(*turn) for turn in known]
+
+    containers, inside = _find_containers(coded), collections.defaultdict[int, list[int]](list)
+    for window in containers:
+        outermost = window
+        while outermost in containers:
+            outermost = containers[outermost]
+        inside[outermost].append(numbers[window])
+    kept = [window for window in range(len(coded)) if window not in containers]
+    follower = _find_followers(coded, kept, [len(turn.text) for turn in utterances])
+
+    # Each dialogue's windows, and how many turns each shares with the one before.
+    chains = []
+    for head in sorted(set(kept) - {window for window, _ in follower.values()}):
+        chain = [(head, 0)]
+        while chain[-1][0] in follower:
+            chain.append(follower[chain[-1][0]])
+        chains.append(chain)
+    for chain in sorted(chains, key=max):  # in the order in which their last lines are read
+        own = [number for window, _ in chain for number in (numbers[window], *inside[window])]
+        yield own, [utterances[turn] for window, shared in chain for turn in coded[window][shared:]]
+
+
+def _find_containers(windows: Sequence[Turns]) -> dict[int, int]:
+    """Maps each window that is inside another to it, or to the first of several equal ones."""
+    first: dict[Turns, int] = {}
+    containers = {}
+    for number, turns in enumerate(windows):
+        if first.setdefault(turns, number) != number:
+            containers[number] = first[turns]
+    sizes = sorted(set(map(len, first)))
+    for turns, number in first.items():
+        for size in sizes[: sizes.index(len(turns))]:
+            for start in range(len(turns) - size + 1):
+                inside = first.get(turns[start : start + size])
+                if inside is not None:
+                    containers.setdefault(inside, number)
+    return containers
+
+
+def _find_followers(
+    windows: Sequence[Turns], kept: Sequence[int], characters: Sequence[int]
+) -> dict[int, tuple[int, int]]:
+    """Finds the window that continues each one, and how many turns they share; of those `kept`,
+    which are in no other, given the length of each distinct turn in characters.
+
+    Each window has at most one follower and follows at most one. Longer overlaps are matched first;
+    among equal ones, the first in the file.
+    """
+    follower: dict[int, tuple[int, int]] = {}
+    taken: set[int] = set()
+    # For every chain, `last` maps its first window to its last, `first` its last to its first.
+    first, last = ({window: window for window in kept} for _ in range(2))
+    longest = max((len(windows[window]) for window in kept), default=0)
+    for size in range(longest - 1, _JOINING_TURNS - 1, -1):
+        longer = [window for window in kept if len(windows[window]) > size]
+        beginnings: dict[Turns, list[int]] = collections.defaultdict(list)
+        for window in longer:
+            if window not in taken:
+                beginnings[windows[window][:size]].append(window)
+        for window in longer:
+            shared = windows[window][-size:]
+            if window in follower or shared not in beginnings:
+                continue
+            if sum(characters[turn] for turn in shared) < _JOINING_CHARACTERS:
+                continue
+            # The first of its own chain would close a circle.
+            able = (choice for choice in beginnings[shared] if choice != first[window])
+            if (choice := next(able, None)) is not None:
+                beginnings[shared].remove(choice)
+                follower[window] = choice, size
+                taken.add(choice)
+                head, tail = first[window], last[choice]
+                last[head], first[tail] = tail, head
+    return follower

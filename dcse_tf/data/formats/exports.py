@@ -17,7 +17,7 @@ import itertools
 import math
 import operator
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dcse_tf.data.dialogue import Utterance
@@ -26,13 +26,14 @@ from dcse_tf.data.formats.reading import (
     convert,
     get_field,
     is_parquet,
+    open_readable,
     read_json_lines,
-    read_json_value,
+    read_json_members,
     read_parquet,
     read_table,
 )
 from dcse_tf.errors import InputError
-from dcse_tf.input_files import UNREADABLE, BadLines, open_text, parse_json
+from dcse_tf.input_files import BadLines, parse_json
 
 # The names of `columns`, with those that are looked for, in this order, if it does not say.
 KEYS = {
@@ -68,20 +69,22 @@ def read_messages(
         return name or f"{path.name}-{number}", turns
 
     if is_parquet(path):
-        return convert(read_parquet(path), parse, path, bad_lines)
-    if _is_array(path, bad_lines):
-        values = read_json_value(path, bad_lines, list)
-        return convert(enumerate(values, start=1), parse, path, bad_lines)
+        rows = read_parquet(path, lambda names: dict(zip(names, names)))
+        return convert(rows, parse, path, bad_lines)
+    if _is_array(_read_head(path, bad_lines)):
+        return read_json_members(path, bad_lines, list, parse)
     return read_json_lines(path, bad_lines, parse)
 
 
-def _is_array(path: pathlib.Path, bad_lines: BadLines) -> bool:
-    """Whether a file is one JSON array, and not one with an array a line."""
-    try:
-        with open_text(path, bad_lines.encoding) as file:
-            line, _, rest = file.read(_HEAD).lstrip().partition("\n")
-    except UNREADABLE as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
+def _read_head(path: pathlib.Path, bad_lines: BadLines) -> str:
+    """How a file begins, without blank lines before."""
+    with open_readable(path, bad_lines) as file:
+        return file.read(_HEAD).lstrip()
+
+
+def _is_array(head: str) -> bool:
+    """Whether a file that begins so is one JSON array, and not one with an array a line."""
+    line, _, rest = head.partition("\n")
     try:
         return line.startswith("[") and not (parse_json(line) and rest.strip())
     except ValueError:  # the array goes on
@@ -154,8 +157,6 @@ _DELIMITERS = (",", ";", "\t", "|")
 # The names of `columns`; a column of that name needs none.
 NAMES = ("session_id", "role", "text", "time")
 
-Row = tuple[str, int | float, str, str]  # session, time, role, text
-
 
 def read_tables(
     paths: Sequence[pathlib.Path], bad_lines: BadLines, columns: Mapping[str, str] | None = None
@@ -171,55 +172,52 @@ def read_tables(
     Raises:
         InputError: a file cannot be read or lacks a column, or there are too many bad lines.
     """
-    parse, found = _make_parser(), list[Row]()
-    for path in paths:
-        rows = _read_rows(path, bad_lines, columns or {})
-        found += convert(rows, parse, path, bad_lines)
-    found.sort(key=operator.itemgetter(0, 1))
-    for session, members in itertools.groupby(found, key=operator.itemgetter(0)):
-        yield session, [Utterance(role, text) for _, _, role, text in members]
-
-
-def _read_rows(
-    path: pathlib.Path, bad_lines: BadLines, columns: Mapping[str, str]
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields (line or row number, values by those of NAMES that there are)."""
-    chosen: dict[str, str] = {}
-
-    def choose(header: list[str], where: str = str(path)) -> list[str]:
-        chosen.update(choose_columns(header, columns, where))
-        return list(chosen.values())
-
-    if is_parquet(path):
-        rows = read_parquet(path, choose)
-    else:
-        lines = read_table(path, bad_lines, _find_delimiter(path, bad_lines, columns))
-        header = [name.strip() for name in next(lines, (1, []))[1]]
-        choose(header, f"{path}:1")
-        rows = ((number, dict(zip(header, row, strict=True))) for number, row in lines)
-    for number, row in rows:
-        yield number, {name: row[column] for name, column in chosen.items()}
-
-
-def _make_parser() -> Callable[[int, Mapping[str, Any]], Row]:
-    """Makes a function of a row that returns its session, time, role and text."""
     kinds_of_times: set[str] = set()
 
-    def parse(number: int, row: Mapping[str, Any]) -> Row:
+    def parse(number: int, row: Mapping[str, Any]) -> tuple[str, int | float, Utterance]:
         session, role, text = _name(row["session_id"]), _name(row.get("role", "")), row["text"]
         if not session or (not role and "role" in row):
             raise ValueError(f"the {'role' if session else 'id'} is empty")
         if not isinstance(text, str | None):
             raise ValueError(f"expected a text, found {text!r:.40}")
         if "time" not in row:
-            return session, 0, role, text or ""
+            return session, 0, Utterance(role, text or "")
         kind, time = parse_time(row["time"])
         if kinds_of_times - {kind}:
             raise ValueError(f"expected {min(kinds_of_times)}, as before, found {row['time']!r}")
         kinds_of_times.add(kind)
-        return session, time, role, text or ""
+        return session, time, Utterance(role, text or "")
 
-    return parse
+    found: list[tuple[str, int | float, Utterance]] = []
+    for path in paths:
+        rows = _read_rows(path, bad_lines, columns or {})
+        found += convert(rows, parse, path, bad_lines)
+    found.sort(key=operator.itemgetter(0, 1))
+    for session, members in itertools.groupby(found, key=operator.itemgetter(0)):
+        yield session, [utterance for *_, utterance in members]
+
+
+def _read_rows(
+    path: pathlib.Path, bad_lines: BadLines, columns: Mapping[str, str]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields (line or row number, values by those of NAMES that there are)."""
+    if is_parquet(path):
+        yield from read_parquet(path, lambda found: choose_columns(found, columns, str(path)))
+        return
+    header = _read_head(path, bad_lines).partition("\n")[0]
+    wanted = {columns.get(name, name) for name in NAMES}
+
+    def rate(delimiter: str) -> tuple[int, int]:
+        fields = [field.strip(' "\r') for field in header.split(delimiter)]
+        return len(wanted.intersection(fields)), len(fields)
+
+    # The delimiter with which the header has most of the columns, or else most fields.
+    lines = read_table(path, bad_lines, max(_DELIMITERS, key=rate))
+    names = [name.strip() for name in next(lines, (1, []))[1]]
+    chosen = choose_columns(names, columns, f"{path}:1")
+    places = {name: names.index(column) for name, column in chosen.items()}
+    for number, row in lines:
+        yield number, {name: row[place] for name, place in places.items()}
 
 
 def choose_columns(found: Sequence[str], columns: Mapping[str, str], where: str) -> dict[str, str]:
@@ -239,24 +237,6 @@ def choose_columns(found: Sequence[str], columns: Mapping[str, str], where: str)
                 "another"
             )
     return {name: column for name, column in own.items() if found.count(column) == 1}
-
-
-def _find_delimiter(path: pathlib.Path, bad_lines: BadLines, columns: Mapping[str, str]) -> str:
-    """The delimiter with which the header has most of the columns, or else most fields."""
-    header = ""
-    try:
-        with open_text(path, bad_lines.encoding) as file:
-            while (line := file.readline(_HEAD)) and not header:
-                header = line.strip()
-    except UNREADABLE as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
-    wanted = {columns.get(name, name) for name in NAMES}
-
-    def rate(delimiter: str) -> tuple[int, int]:
-        fields = [field.strip(' "') for field in header.split(delimiter)]
-        return len(wanted.intersection(fields)), len(fields)
-
-    return max(_DELIMITERS, key=rate)
 
 
 def _name(value: Any) -> str:

@@ -3,52 +3,75 @@
 A reader takes a path and a `BadLines`, and yields (session id, utterances in order).
 """
 
+import itertools
+import operator
 import pathlib
 import re
 from collections.abc import Callable
 from typing import Any
 
 from dcse_tf.data.dialogue import Utterance
+from dcse_tf.data.formats.candidates import merge_windows
 from dcse_tf.data.formats.reading import (
     Sessions,
     convert,
     convert_lines,
     get_field,
-    group_rows,
-    read_json_value,
+    read_json_members,
     unquote,
 )
-from dcse_tf.data.formats.windows import merge_windows
 from dcse_tf.input_files import BadLines, read_lines
 
-Row = tuple[int, str, Utterance]
+
+def _read_session_lines(
+    path: pathlib.Path,
+    bad_lines: BadLines,
+    parse: Callable[[str], tuple[str, Utterance]],
+    header: str | None = None,
+) -> Sessions:
+    """Yields each session when its last line is read, so that memory holds only one.
+
+    A line of a session that has already ended is bad: two pieces of one session must not become two
+    sessions, which could then be negatives of each other. The first line may be a header, whose
+    first field is `header`.
+    """
+    begun: set[str] = set()
+    current = ""
+
+    def parse_next(number: int, line: str) -> tuple[str, Utterance]:
+        nonlocal current
+        session_id, utterance = parse(line)
+        if session_id != current and session_id in begun:
+            raise ValueError(
+                f"session {session_id!r} ended before this line; the lines of a session must "
+                "stand together"
+            )
+        begun.add(current := session_id)
+        return session_id, utterance
+
+    lines = (
+        (number, line)
+        for number, line in read_lines(path, bad_lines)
+        if number > 1 or line.partition("\t")[0].strip().lower() != header
+    )
+    rows = convert(lines, parse_next, path, bad_lines)
+    for session_id, members in itertools.groupby(rows, operator.itemgetter(0)):
+        yield session_id, [utterance for _, utterance in members]
 
 
 def read_session_tsv(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
     """Reads `{session_id}\\t{role}\\t{text}` lines; quotes around a whole field are removed."""
 
-    def parse(number: int, line: str) -> Row:
+    def parse(line: str) -> tuple[str, Utterance]:
         fields = [unquote(field).strip() for field in line.split("\t")]
         if len(fields) != 3 or not fields[0]:
             raise ValueError(
                 f"expected session_id<TAB>role<TAB>text (`format`=session_tsv), found "
                 f"{len(fields)} field(s)"
             )
-        return number, fields[0], Utterance(fields[1], fields[2])
+        return fields[0], Utterance(fields[1], fields[2])
 
-    return _group_lines(path, bad_lines, None, parse)
-
-
-def _group_lines(
-    path: pathlib.Path, bad_lines: BadLines, header: str | None, parse: Callable[[int, str], Row]
-) -> Sessions:
-    """The sessions of lines, of which the first may be a header whose first field is `header`."""
-    lines = (
-        (number, line)
-        for number, line in read_lines(path, bad_lines)
-        if number > 1 or line.partition("\t")[0].strip().lower() != header
-    )
-    return group_rows(convert(lines, parse, path, bad_lines), path, bad_lines)
+    return _read_session_lines(path, bad_lines, parse)
 
 
 # The paper's corpora
@@ -85,7 +108,7 @@ def read_jddc(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
     name at the start ("人工客服", an order card) is removed.
     """
 
-    def parse(number: int, line: str) -> Row:
+    def parse(line: str) -> tuple[str, Utterance]:
         fields = line.split("\t", _JDDC_FIELDS - 1)  # a tab inside the text is part of it
         session_id, sender = fields[0].strip(), fields[2].strip() if len(fields) > 2 else ""
         if len(fields) != _JDDC_FIELDS or sender not in _SENDERS or not session_id:
@@ -95,9 +118,9 @@ def read_jddc(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
             )
         text = fields[6].strip()
         text = "" if text.lower() in _NOTHING else text
-        return number, session_id, Utterance(_SENDERS[sender], text)
+        return session_id, Utterance(_SENDERS[sender], text)
 
-    for session_id, turns in _group_lines(path, bad_lines, "session_id", parse):
+    for session_id, turns in _read_session_lines(path, bad_lines, parse, "session_id"):
         opening, clean = True, []
         for role, text, *_ in turns:
             opening = opening and role == "customer"
@@ -121,7 +144,7 @@ def read_mdc(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
     """
     domain = path.name.split("_")[0].split(".")[0].lower()
 
-    def parse(number: int, line: str) -> Row:
+    def parse(line: str) -> tuple[str, Utterance]:
         fields = [unquote(field).strip() for field in line.split("\t")]
         role = fields[3].lower() if len(fields) > 4 else ""
         if not fields[0] or role not in ("user", "agent"):
@@ -131,9 +154,9 @@ def read_mdc(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
             )
         names = (field.partition("(")[0].rstrip() for field in fields[5:])
         intents = dict.fromkeys(name.lower() for name in names if _ACT.fullmatch(name))
-        return number, f"{domain}-{fields[0]}", Utterance(role, fields[4], tuple(intents))
+        return f"{domain}-{fields[0]}", Utterance(role, fields[4], tuple(intents))
 
-    return _group_lines(path, bad_lines, "session.id", parse)
+    return _read_session_lines(path, bad_lines, parse, "session.id")
 
 
 def read_dialoguecse(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
@@ -166,8 +189,8 @@ def read_dialoguecse(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
         named = zip(speakers, texts, strict=True)
         return number, [Utterance(_SENDERS[role], text) for role, text in named]
 
-    for number, turns in merge_windows(convert_lines(path, bad_lines, parse)):
-        yield f"{path.name}-{number}", turns
+    for numbers, turns in merge_windows(convert_lines(path, bad_lines, parse)):
+        yield f"{path.name}-{numbers[0]}", turns
 
 
 def _split(text: str) -> list[str]:
@@ -195,8 +218,7 @@ def read_chitchat(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
             for message in messages
         ]
 
-    members = read_json_value(path, bad_lines, dict).items()
-    return convert(enumerate(members, start=1), parse, path, bad_lines)
+    return read_json_members(path, bad_lines, dict, parse)
 
 
 def read_sgd(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
@@ -225,5 +247,4 @@ def read_sgd(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
             raise ValueError('expected "dialogue_id", found an empty text')
         return session_id, [parse_turn(turn) for turn in get_field(dialogue, "turns", list)]
 
-    dialogues = read_json_value(path, bad_lines, list)
-    return convert(enumerate(dialogues, start=1), parse, path, bad_lines)
+    return read_json_members(path, bad_lines, list, parse)

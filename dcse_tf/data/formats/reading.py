@@ -1,9 +1,11 @@
-"""What the readers of several formats share: tables, JSON, and rows that form sessions."""
+"""What the readers of several formats share: lines, JSON, tables and Parquet."""
 
+import contextlib
 import csv
 import functools
+import io
 import pathlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from dcse_tf.data.dialogue import Utterance
@@ -57,19 +59,25 @@ def read_json_lines(
     return convert_lines(path, bad_lines, lambda number, line: parse(number, parse_json(line)))
 
 
-def read_json_value(path: pathlib.Path, bad_lines: BadLines, kind: type[T]) -> T:
-    """Reads a file that is one JSON object (kind dict) or array (list), or raises InputError."""
+def read_json_members(
+    path: pathlib.Path, bad_lines: BadLines, kind: Any, parse: Callable[[int, Any], R]
+) -> Iterator[R]:
+    """`convert` for the elements of a file that is one JSON array (kind list), or the items of one
+    that is an object (dict); another file raises InputError.
+    """
     try:
         with open_text(path, bad_lines.encoding) as file:
             text = file.read()
         if not is_encodable(text):
             raise ValueError(bad_lines.not_encoded)
-        if not isinstance(value := parse_json(text), kind):
+        value: Any = parse_json(text)
+        if not isinstance(value, kind):
             raise ValueError(f"found {text[:20]!r}")
     except (ValueError, *UNREADABLE) as error:
         name = "array" if kind is list else "object"
         raise InputError(f"{path}: expected one JSON {name}: {error}") from error
-    return value
+    members = value.items() if kind is dict else value
+    return convert(enumerate(members, start=1), parse, path, bad_lines)
 
 
 def get_field(value: Any, name: str, kind: type[T], *default: T) -> T:
@@ -87,31 +95,14 @@ def get_field(value: Any, name: str, kind: type[T], *default: T) -> T:
     return found
 
 
-def group_rows(
-    rows: Iterable[tuple[int, str, Utterance]], path: pathlib.Path, bad_lines: BadLines
-) -> Sessions:
-    """Yields each session when its last row is read, so that memory holds only one.
-
-    The rows, (line number, session id, utterance), are in order. A row of a session that has
-    already ended is bad: two pieces of one session must not become two sessions, which could then
-    be negatives of each other.
-    """
-    current: str | None = None
-    turns: list[Utterance] = []
-    ended: set[str] = set()
-    for number, session_id, utterance in rows:
-        if session_id != current:
-            if session_id in ended:
-                problem = "ended before this line; the lines of a session must stand together"
-                bad_lines.report(path, number, f"session {session_id!r} {problem}")
-                continue
-            if current is not None:
-                yield current, turns
-            ended.add(session_id)
-            current, turns = session_id, []
-        turns.append(utterance)
-    if current is not None:
-        yield current, turns
+@contextlib.contextmanager
+def open_readable(path: pathlib.Path, bad_lines: BadLines) -> Iterator[io.TextIOWrapper]:
+    """`open_text`, where all that opening and reading raise is InputError."""
+    try:
+        with open_text(path, bad_lines.encoding) as file:
+            yield file
+    except UNREADABLE as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
 
 
 def read_table(
@@ -128,36 +119,33 @@ def read_table(
             bad lines.
     """
     width = 0
-    try:
-        with open_text(path, bad_lines.encoding) as file:
-            lines = iter(functools.partial(file.readline, _LONGEST_FIELD), "")
-            rows = csv.reader(
-                lines,
-                delimiter=delimiter,
-                quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
-                strict=True,
-            )
-            while True:
-                row, problem = [""], ""
-                try:
-                    row = next(rows)
-                except StopIteration:
-                    return
-                except csv.Error as error:
-                    problem = f"not a table: {error}"
-                if not is_encodable("".join(row)):
-                    problem = bad_lines.not_encoded
-                elif not problem and width and len(row) not in (0, width):
-                    problem = f"expected {width} field(s), found {len(row)}"
-                if problem and not width:  # the next row is no header
-                    raise InputError(f"{path}:{rows.line_num}: {problem}")
-                if problem:
-                    bad_lines.report(path, rows.line_num, problem)
-                elif row:
-                    width = len(row)
-                    yield rows.line_num, row if quoted else list(map(unquote, row))
-    except UNREADABLE as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
+    with open_readable(path, bad_lines) as file:
+        lines = iter(functools.partial(file.readline, _LONGEST_FIELD), "")
+        rows = csv.reader(
+            lines,
+            delimiter=delimiter,
+            quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
+            strict=True,
+        )
+        while True:
+            row, problem = [""], ""
+            try:
+                row = next(rows)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                problem = f"not a table: {error}"
+            if not is_encodable("".join(row)):
+                problem = bad_lines.not_encoded
+            elif not problem and width and len(row) not in (0, width):
+                problem = f"expected {width} field(s), found {len(row)}"
+            if problem and not width:  # the next row is no header
+                raise InputError(f"{path}:{rows.line_num}: {problem}")
+            if problem:
+                bad_lines.report(path, rows.line_num, problem)
+            elif row:
+                width = len(row)
+                yield rows.line_num, row if quoted else list(map(unquote, row))
 
 
 def unquote(field: str) -> str:
@@ -186,10 +174,10 @@ def is_parquet(path: pathlib.Path) -> bool:
 
 
 def read_parquet(
-    path: pathlib.Path, choose: Callable[[list[str]], list[str]] = list
+    path: pathlib.Path, choose: Callable[[list[str]], Mapping[str, str]]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields (number from 1, values by column) for each row; times become microseconds. `choose`
-    chooses the columns to read.
+    """Yields (number from 1, values by name) for each row; times become microseconds. `choose` maps
+    the names of values to the columns to read, of all columns.
 
     Raises:
         InputError: pyarrow is not installed, or the file is not Parquet.
@@ -199,17 +187,18 @@ def read_parquet(
     number = 0
     try:
         with parquet.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER) as file:
-            names = choose([field.name for field in file.schema_arrow])
+            chosen = choose([field.name for field in file.schema_arrow])
+            names = list(chosen.values())
             for batch in file.iter_batches(_ROWS, columns=names, use_threads=False):
                 columns = [
                     column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
                     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type)
                     else column
-                    for column in batch.columns
+                    for column in map(batch.column, names)
                 ]
-                for row in zip(*(column.to_pylist() for column in columns), strict=True):
+                for row in pa.RecordBatch.from_arrays(columns, list(chosen)).to_pylist():
                     number += 1
-                    yield number, dict(zip(batch.schema.names, row, strict=True))
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+                    yield number, row
+    except (pa.ArrowException, OSError, UnicodeDecodeError, KeyError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{path}: cannot be read as Parquet: {reason}") from error
