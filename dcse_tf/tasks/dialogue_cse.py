@@ -1,29 +1,35 @@
 """The paper's contrastive objective as a task, and its extensions."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dcse_tf.evaluation.names import PROJECTED
 from dcse_tf.options import option
-from dcse_tf.tasks.spec import EncoderParts, Setup, TaskSpec, Term, centering_parts, register_task
+from dcse_tf.tasks.spec import EncoderParts, Setup, Term
 from dcse_tf.tasks.terms.contrast import Contrast
-from dcse_tf.tasks.train_options import BatchOptions, ContextOptions, ContrastOptions
+from dcse_tf.tasks.train_options import (
+    BatchOptions,
+    ContextOptions,
+    ContrastOptions,
+    register_task,
+)
 
 if TYPE_CHECKING:
     from dcse_tf.data.manifest import Manifest
-    from dcse_tf.data.responses import ResponseSource
-
 
 # The learning rate of the projection heads, as a multiple of the encoder's: they begin at random.
 _HEADS_RATE = 10.0
 
 
+@register_task
 class DialogueCseOptions(ContextOptions, ContrastOptions, BatchOptions):
     """Options with the paper's values (section 5.3) as defaults, where it gives them.
 
     The number of epochs is this project's: in one epoch, only one turn of each session is trained
     on, unless `batch_form` is dense.
     """
+
+    help = "the paper's contrastive objective"
 
     task: str = "dialogue_cse"
     epochs: float = 10.0
@@ -89,8 +95,7 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, BatchOptions):
 
     @property
     def similarities(self) -> tuple[str, ...]:
-        own = super().similarities
-        return (*own, PROJECTED) if self.projection_dim else own
+        return ("matching", "cosine", *([PROJECTED] if self.projection_dim else ()))
 
     def list_warnings(self, manifest: "Manifest") -> list[str]:
         found = super().list_warnings(manifest)
@@ -101,66 +106,42 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, BatchOptions):
             )
         return found
 
+    def list_terms(self, setup: Setup) -> list[Term]:
+        """The contrast of several similarities, with a share each; the prediction; the rehearsal.
 
-def _list_terms(setup: Setup[DialogueCseOptions]) -> list[Term]:
-    """The contrast of several similarities, with a share each; the prediction; the rehearsal.
+        The paper's objective is the first contrast alone.
+        """
+        from dcse_tf.tasks.terms.start import Predict, Rehearse
 
-    The paper's objective is the first contrast alone.
-    """
-    from dcse_tf.tasks.terms.start import Predict, Rehearse
+        dims = [int(text) for text in self.matryoshka_dims]
+        if max(dims, default=0) >= (most := setup.backbone.hidden_dim):
+            self.refuse("matryoshka_dims", f"expected fewer than the encoder's {most} dimensions")
+        all_contrasts = 1.0 - self.prediction_weight
+        cosine = all_contrasts * self.cosine_weight
+        projected = cosine * self.projection_share if self.projection_dim else 0.0
+        plain = (cosine - projected) / (1 + len(dims))
+        contrasts = [
+            Contrast(setup, all_contrasts - cosine, "matching"),
+            Contrast(setup, projected, "projected"),
+            Contrast(setup, plain, "cosine"),
+            *(Contrast(setup, plain, "cosine", first_dims) for first_dims in dims),
+        ]
+        # The metrics of training describe the similarity with the largest share.
+        main = max(contrasts, key=lambda term: term.weight)
+        main.label = ""
+        return [*contrasts, Predict(setup), Rehearse(setup)]
 
-    options = setup.options
-    dims = [int(text) for text in options.matryoshka_dims]
-    if max(dims, default=0) >= setup.backbone.hidden_dim:
-        most = setup.backbone.hidden_dim
-        options.refuse("matryoshka_dims", f"expected fewer than the encoder's {most} dimensions")
-    all_contrasts = 1.0 - options.prediction_weight
-    cosine = all_contrasts * options.cosine_weight
-    projected = cosine * options.projection_share if options.projection_dim else 0.0
-    plain = (cosine - projected) / (1 + len(dims))
-    contrasts = [
-        Contrast(setup, all_contrasts - cosine, "matching"),
-        Contrast(setup, projected, "projected"),
-        Contrast(setup, plain, "cosine"),
-        *(Contrast(setup, plain, "cosine", first_dims) for first_dims in dims),
-    ]
-    # The metrics of training describe the similarity with the largest share.
-    main = max(contrasts, key=lambda term: term.weight)
-    main.label = ""
-    return [*contrasts, Predict(setup), Rehearse(setup)]
+    def build_parts(self, dim: int) -> EncoderParts:
+        from dcse_tf.matching.equations import MatchingForm, build_turn_attention
+        from dcse_tf.matching.heads import build_heads
 
-
-def make_response_source(setup: Setup[Any]) -> "ResponseSource":
-    """Responses in their contexts, for tasks with `BatchOptions`."""
-    from dcse_tf.data.responses import ResponseSource
-
-    options, longest = setup.options, setup.manifest.max_sequence_length
-    return ResponseSource(options.batch_form, options.context, options.session_turns, longest)
-
-
-def _build_parts(options: DialogueCseOptions, dim: int) -> EncoderParts:
-    from dcse_tf.matching.equations import MatchingForm, build_turn_attention
-    from dcse_tf.matching.heads import build_heads
-
-    parts = centering_parts(options, dim)
-    if width := options.projection_dim:
-        heads = build_heads(dim, width, _HEADS_RATE, options.seed + 3)
-        parts = dataclasses.replace(parts, heads=heads)
-    if options.cosine_weight == 1.0:
-        return parts
-    attention = None
-    if options.aggregation != "mean":
-        attention = build_turn_attention(options.aggregation, dim, options.seed + 2)
-    return dataclasses.replace(parts, matching=MatchingForm(attention))
-
-
-register_task(
-    TaskSpec(
-        DialogueCseOptions,
-        "the paper's contrastive objective",
-        make_source=make_response_source,
-        list_terms=_list_terms,
-        similarities=("matching", "cosine"),
-        build_parts=_build_parts,
-    )
-)
+        parts = super().build_parts(dim)
+        if self.projection_dim:
+            heads = build_heads(dim, self.projection_dim, _HEADS_RATE, self.seed + 3)
+            parts = dataclasses.replace(parts, heads=heads)
+        if self.cosine_weight == 1.0:
+            return parts
+        attention = None
+        if self.aggregation != "mean":
+            attention = build_turn_attention(self.aggregation, dim, self.seed + 2)
+        return dataclasses.replace(parts, matching=MatchingForm(attention))

@@ -25,8 +25,7 @@ from dcse_tf.files import write_json
 from dcse_tf.matching.equations import write_matching
 from dcse_tf.matching.head_files import list_head_maps, write_heads
 from dcse_tf.reading.cross_encoder import Reader, read_with_bert
-from dcse_tf.tasks.spec import Scores, Setup, TaskSpec, Term
-from dcse_tf.tasks.train_options import TrainOptions
+from dcse_tf.tasks.spec import Scores, Setup, Term
 
 # The name of the layer of the starting encoder in a training model.
 START_ENCODER = "start_encoder"
@@ -75,16 +74,12 @@ class Encoded:
         return ops.take(self.tokens, ops.take(self._places[:, 0], texts), axis=0)  # of [CLS]
 
 
-def make_layout(options: TrainOptions) -> Layout:
-    """The layout of the tables."""
-    return Layout(options.layout, row_length=options.row_length)
-
-
 @dataclasses.dataclass(frozen=True)
 class Objective:
     """What a training trains, and on what; see `build_objective`.
 
     Attributes:
+        setup: what the model was built from.
         terms: the terms, the first of which is the main one.
         model: the training model: maps a batch to float32 scalars. "loss" is the replica's part of
             the objective; "LABEL/METRIC" are weighted sums over its rows of a term, and
@@ -93,31 +88,75 @@ class Objective:
         make_batches: (stream, split) -> the batches of successive steps.
     """
 
+    setup: Setup
     terms: Sequence[Term]
     model: keras.Model
     reader: Reader
     make_batches: Callable[[Stream, str], tf.data.Dataset]
 
-    def find_term(self, name: str) -> Any:
-        """The term of a name; KeyError if the objective lacks it."""
-        return {term.name: term for term in self.terms}[name]
+    def find_head(self, name: str) -> Any:
+        """The head of the term of a name; KeyError if the objective lacks it."""
+        terms: dict[str, Any] = {term.name: term for term in self.terms}
+        return terms[name].head
+
+    def _read_config(self) -> dict[str, Any]:
+        """The content of config.json for the BERT that is trained."""
+        backbone, source = self.setup.backbone, self.setup.source
+        if not source:
+            sizes = backbone.num_layers, backbone.hidden_dim, backbone.vocabulary_size
+            return bert.make_bert_config(*sizes)
+        return {**checkpoints.read_config(source), "vocab_size": backbone.vocabulary_size}
+
+    def write_config(self, folder: pathlib.Path, **entries: Any) -> None:
+        """Writes config.json for the BERT that is trained, with further entries."""
+        write_json(folder / "config.json", {**self._read_config(), **entries}, sort_keys=True)
+
+    def write_tokenization(self, folder: pathlib.Path) -> None:
+        """Writes the encoder's vocabulary and the length to which it truncates sentences."""
+        number_as_written(self.setup.vocabulary, self._read_config()).write(folder)
+        checkpoints.write_max_sequence_length(folder, self.setup.manifest.max_sequence_length)
+
+    def write_sentence_encoder(self, folder: pathlib.Path) -> None:
+        """Writes the encoder as an ordinary checkpoint, for the options `encoder` and `model`."""
+        parts = self.setup.parts
+        mean = parts.centering.mean().numpy() if parts.centering else None
+        bert.save_backbone(folder, self.setup.backbone, self._read_config(), mean)
+        if parts.matching:
+            write_matching(folder, parts.matching)
+        if parts.heads:
+            write_heads(folder, list_head_maps(parts.heads))
+        self.write_tokenization(folder)
 
 
-def build_objective(task: TaskSpec[Any], setup: Setup[Any], stream: Stream) -> Objective:
+def build_objective(setup: Setup, stream: Stream) -> Objective:
     """Connects a task's terms to its encoder, for batches like those of the training's stream;
     called under the strategy's scope.
     """
-    terms = task.choose_terms(setup)
+    options = setup.options
+    terms = [*options.list_terms(setup), *(term(setup) for term in options.further_terms)]
+    terms = [term for term in terms if term.weight > 0.0]
+
+    def draw_rows(step: Step) -> dict[str, Any]:
+        drawn: dict[str, Any] = {}
+        for term in terms:
+            if term.rows not in drawn:
+                drawn[term.rows] = term.draw(step)
+        return drawn
+
+    @functools.cache
+    def make_batches(stream: Stream, split: str) -> tf.data.Dataset:
+        source = options.make_source(setup)
+        return make_dataset(setup.corpus, source, draw_rows, stream, split)
+
     # The batches of a new run are those that say which tensors there are.
-    make_batches = functools.cache(functools.partial(_make_batches, setup, task, terms))
     inputs = {
         name: keras.Input([None] * (spec.shape.rank - 1), dtype=spec.dtype.name, name=name)
         for name, spec in make_batches(stream, "train").element_spec.items()
     }
-    reader = task.make_reader(setup)
+    reader = options.make_reader(setup)
     for term in terms:
         term.build(reader)
-    before = _read_as_started(task, setup, inputs) if any(t.needs_start for t in terms) else None
+    before = _read_as_started(setup, inputs) if any(t.needs_start for t in terms) else None
     encoded = Encoded(reader, inputs, "encoder", setup.parts.centering, before)
     outputs = {
         LOSS: ops.zeros(()),
@@ -137,7 +176,8 @@ def build_objective(task: TaskSpec[Any], setup: Setup[Any], stream: Stream) -> O
         sums["weight"] = ops.sum(weights)
         outputs |= {f"{term.label}/{name}": value for name, value in sums.items()}
         outputs |= term.count(own)
-    return Objective(terms, keras.Model(inputs, outputs, name=task.name), reader, make_batches)
+    model = keras.Model(inputs, outputs, name=options.task)
+    return Objective(setup, terms, model, reader, make_batches)
 
 
 def _take_own(term: Term, tensors: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,29 +186,14 @@ def _take_own(term: Term, tensors: Mapping[str, Any]) -> dict[str, Any]:
     return {x.removeprefix(prefix): tensors[x] for x in tensors if x.startswith(prefix)}
 
 
-def _make_batches(
-    setup: Setup[Any], task: TaskSpec[Any], terms: Sequence[Term], stream: Stream, split: str
-) -> tf.data.Dataset:
-    def draw_rows(step: Step) -> dict[str, Any]:
-        drawn: dict[str, Any] = {}
-        for term in terms:
-            if term.rows not in drawn:
-                drawn[term.rows] = term.draw(step)
-        return drawn
-
-    return make_dataset(setup.corpus, task.make_source(setup), draw_rows, stream, split)
-
-
-def _read_as_started(
-    task: TaskSpec[Any], setup: Setup[Any], inputs: Mapping[str, keras.KerasTensor]
-) -> Encoded:
+def _read_as_started(setup: Setup, inputs: Mapping[str, keras.KerasTensor]) -> Encoded:
     """The table as the starting encoder reads it, without dropout and frozen.
 
     If the trained encoder's token embeddings are centred, these are too, by their own mean over
     the batch: otherwise an encoder that has not changed would seem to have moved.
     """
     assert setup.source
-    vocabulary = setup.vocabulary if task.end_of_turn else None
+    vocabulary = setup.vocabulary if setup.options.end_of_turn else None
     backbone = bert.load_backbone(setup.source, 0.0, setup.options.compute_dtype, vocabulary)
     backbone.trainable = False
     centering = bert.TokenCentering(dtype="float32") if setup.parts.centering else None
@@ -190,26 +215,25 @@ def average(sums: Mapping[str, float]) -> Scores:
     return means
 
 
-def make_evaluation(
-    task: TaskSpec[Any], setup: Setup[Any], objective: Objective
-) -> Callable[[], Scores]:
+def make_evaluation(objective: Objective) -> Callable[[], Scores]:
     """Makes the evaluation of a task's own dev scores, on the same draws every time.
 
     It gives the terms' means over dev rows and, where a term knows it, "LABEL_chance": the accuracy
     of the best rule that does not read.
     """
-    names, options = task.scores(setup.options), setup.options
-    split = setup.manifest.splits["dev"]
+    options = objective.setup.options
+    names, split = options.scores, objective.setup.manifest.splits["dev"]
     most = min(options.dev_samples, split.sessions)
     batch_size = min(options.global_batch_size, most)
-    if task.samples == "utterances":
+    if options.samples == "utterances":
         most = min(20 * options.dev_samples, split.utterances)
         batch_size = min(64, most)
     if not names or most < 2:  # a single session has no negatives
         return dict
-    if most % batch_size == 1 and task.samples == "sessions":
+    if most % batch_size == 1 and options.samples == "sessions":
         most -= 1  # nor has a last batch of one
-    stream = Stream(batch_size, options.seed, layout=make_layout(options), most=most)
+    layout = Layout(options.layout, options.row_length)
+    stream = Stream(batch_size, options.seed, layout=layout, most=most)
     compute = tf.function(functools.partial(objective.model, training=False), reduce_retracing=True)
 
     @functools.cache
@@ -233,39 +257,7 @@ def make_evaluation(
             found = compute({name: tf.constant(value) for name, value in batch.items()})
             totals.update({name: float(value) for name, value in found.items()})
         means = {**average(totals), **chances}
-        unit = 100.0 if task.percent else 1.0
+        unit = 100.0 if options.percent else 1.0
         return {name: unit * means[name] for name in names if name in means}
 
     return evaluate
-
-
-def _read_config(setup: Setup[TrainOptions]) -> dict[str, Any]:
-    """The content of config.json for the BERT that is trained."""
-    backbone = setup.backbone
-    if not setup.source:
-        sizes = backbone.num_layers, backbone.hidden_dim, backbone.vocabulary_size
-        return bert.make_bert_config(*sizes)
-    return {**checkpoints.read_config(setup.source), "vocab_size": backbone.vocabulary_size}
-
-
-def write_config(setup: Setup[Any], folder: pathlib.Path, **entries: Any) -> None:
-    """Writes config.json for the BERT that is trained, with further entries."""
-    write_json(folder / "config.json", {**_read_config(setup), **entries}, sort_keys=True)
-
-
-def write_tokenization(setup: Setup[Any], folder: pathlib.Path) -> None:
-    """Writes the encoder's vocabulary and the length to which it truncates sentences."""
-    number_as_written(setup.vocabulary, _read_config(setup)).write(folder)
-    checkpoints.write_max_sequence_length(folder, setup.manifest.max_sequence_length)
-
-
-def write_sentence_encoder(setup: Setup[TrainOptions], folder: pathlib.Path) -> None:
-    """Writes the encoder as an ordinary checkpoint, for the options `encoder` and `model`."""
-    parts = setup.parts
-    mean = parts.centering.mean().numpy() if parts.centering else None
-    bert.save_backbone(folder, setup.backbone, _read_config(setup), mean)
-    if parts.matching:
-        write_matching(folder, parts.matching)
-    if parts.heads:
-        write_heads(folder, list_head_maps(parts.heads))
-    write_tokenization(setup, folder)

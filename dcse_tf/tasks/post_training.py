@@ -10,15 +10,15 @@ import pathlib
 from typing import TYPE_CHECKING
 
 from dcse_tf.options import option
-from dcse_tf.tasks.reranking import make_dialogue_source, read_sequences
-from dcse_tf.tasks.spec import Setup, TaskSpec, Term, register_task
-from dcse_tf.tasks.train_options import MaskingOptions, SequenceOptions
+from dcse_tf.tasks.spec import Setup, Term
+from dcse_tf.tasks.train_options import MaskingOptions, SequenceOptions, register_task
 
 if TYPE_CHECKING:
     from dcse_tf.data.dialogue_step import DialogueSource
     from dcse_tf.tasks.objective import Objective
 
 
+@register_task
 class PostTrainingOptions(SequenceOptions, MaskingOptions):
     """Options with the defaults of BERT-VFT (Whang et al. 2020) where its released code has them.
 
@@ -29,6 +29,12 @@ class PostTrainingOptions(SequenceOptions, MaskingOptions):
     gives one example, the number of epochs is BERT-FP's 25 (Han et al. 2021). The weights of the
     losses and the warm-up are this project's.
     """
+
+    help = (
+        "continued pre-training on dialogues for response_selection: masked tokens and two segments"
+    )
+    similarities = ()
+    scores = ("masked_lm_accuracy", "pairs_accuracy", "masked_lm_chance", "pairs_chance")
 
     task: str = "post_training"
     epochs: float = 25.0
@@ -61,44 +67,20 @@ class PostTrainingOptions(SequenceOptions, MaskingOptions):
             why = "turns of other sessions come from the batch: expected >= 2"
             self.refuse("global_batch_size", why)
 
+    def make_source(self, setup: Setup) -> "DialogueSource":
+        source = super().make_source(setup)
+        return dataclasses.replace(source, other_turns=self.pairs == "relevance")
 
-def _make_source(setup: Setup[PostTrainingOptions]) -> "DialogueSource":
-    relevance = setup.options.pairs == "relevance"
-    return dataclasses.replace(make_dialogue_source(setup), other_turns=relevance)
+    def list_terms(self, setup: Setup) -> list[Term]:
+        from dcse_tf.tasks.terms.selection import MaskedLmOfPairs, SegmentPairs
 
+        return [SegmentPairs(setup, 1.0), MaskedLmOfPairs(setup, 1.0)]
 
-def _list_terms(setup: Setup[PostTrainingOptions]) -> list[Term]:
-    from dcse_tf.tasks.terms.selection import MaskedLmOfPairs, SegmentPairs
+    def write_encoder(self, objective: "Objective", folder: pathlib.Path) -> None:
+        from dcse_tf.reading.cross_encoder import write_post_trained
 
-    return [SegmentPairs(setup, 1.0), MaskedLmOfPairs(setup, 1.0)]
-
-
-def _write_encoder(
-    setup: Setup[PostTrainingOptions], objective: "Objective", folder: pathlib.Path
-) -> None:
-    from dcse_tf.reading.cross_encoder import write_post_trained
-    from dcse_tf.tasks.objective import write_config, write_tokenization
-
-    pairs, masked_lm = (objective.find_term(name).head for name in ("pairs", "masked_lm"))
-    write_post_trained(folder, setup.backbone, pairs, masked_lm, objective.reader.layer)
-    # The class that finds all its weights here. It has no pooler and ignores the one written.
-    write_config(setup, folder, architectures=["BertForMaskedLM"])
-    write_tokenization(setup, folder)
-
-
-_SCORES = ("masked_lm_accuracy", "pairs_accuracy", "masked_lm_chance", "pairs_chance")
-
-register_task(
-    TaskSpec(
-        PostTrainingOptions,
-        "continued pre-training on dialogues for response_selection: masked tokens and two "
-        "segments",
-        make_source=_make_source,
-        list_terms=_list_terms,
-        similarities=(),
-        make_reader=read_sequences,
-        scores=lambda options: _SCORES,
-        end_of_turn=True,
-        write_encoder=_write_encoder,
-    )
-)
+        heads = objective.find_head("pairs"), objective.find_head("masked_lm")
+        write_post_trained(folder, objective.setup.backbone, *heads, objective.reader.layer)
+        # The class that finds all its weights here. It has no pooler and ignores the one written.
+        objective.write_config(folder, architectures=["BertForMaskedLM"])
+        objective.write_tokenization(folder)

@@ -7,15 +7,13 @@ BERT-VFT; with speaker embeddings, SA-BERT (Gu et al. 2020).
 import dataclasses
 import pathlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
-
-from absl import logging
+from typing import TYPE_CHECKING, Self
 
 from dcse_tf.data.dialogue import AUXILIARY_TASKS
 from dcse_tf.options import option
 from dcse_tf.reading.reranker_files import RerankerSettings
-from dcse_tf.tasks.spec import Scorer, Setup, TaskSpec, Term, register_task
-from dcse_tf.tasks.train_options import SequenceOptions, check_negatives
+from dcse_tf.tasks.spec import Scorer, Setup, Term
+from dcse_tf.tasks.train_options import SequenceOptions, check_negatives, register_task
 
 if TYPE_CHECKING:
     from dcse_tf.data.dialogue_step import DialogueSource
@@ -31,11 +29,15 @@ _OF_BERT = (
 )
 
 
+@register_task
 class ResponseSelectionOptions(SequenceOptions):
     """Options with the defaults of Xu et al. (section 3.3), except for values missing in its text.
 
     Their batch of 32 pairs is 16 sessions here, each with its true response and a negative.
     """
+
+    help = "which response follows a context, read together (a re-ranker), with auxiliary tasks"
+    similarities = ("reranker",)
 
     task: str = "response_selection"
     epochs: float = 10.0
@@ -132,125 +134,66 @@ class ResponseSelectionOptions(SequenceOptions):
             self.refuse("negatives_from", why)
         return super().resolve(manifest, positions if self.has_bert else _UNLIMITED)
 
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """Accuracies and, where they are known, those of the best rules that do not read."""
+        tasks = ("matching", *self.tasks) if self.dev_samples else ()
+        known = [f"{name}_chance" for name in _WITH_CHANCE if name in tasks]
+        return (*(f"{name}_accuracy" for name in tasks), *known)
 
-def _list_scores(options: ResponseSelectionOptions) -> tuple[str, ...]:
-    """Accuracies and, where they are known, those of the best rules that do not read."""
-    tasks = ("matching", *options.tasks) if options.dev_samples else ()
-    known = [f"{name}_chance" for name in _WITH_CHANCE if name in tasks]
-    return (*(f"{name}_accuracy" for name in tasks), *known)
+    def make_source(self, setup: Setup) -> "DialogueSource":
+        given = self.negatives if self.negatives_from == "given" else None
+        return dataclasses.replace(super().make_source(setup), given=given)
 
+    def list_terms(self, setup: Setup) -> list[Term]:
+        """The matching, and the auxiliary tasks that are trained."""
+        from dcse_tf.tasks.terms import selection
 
-def _list_terms(setup: Setup[ResponseSelectionOptions]) -> list[Term]:
-    """The matching, and the auxiliary tasks that are trained."""
-    from dcse_tf.tasks.terms import selection
+        trained = [term for term in selection.AUXILIARY if term.name in self.tasks]
+        auxiliary = [term(setup, self.auxiliary_weight) for term in trained]
+        return [selection.Match(setup, 1.0), *auxiliary]
 
-    options = setup.options
-    trained = [term for term in selection.AUXILIARY if term.name in options.tasks]
-    weight = options.auxiliary_weight
-    return [selection.Match(setup, 1.0), *(term(setup, weight) for term in trained)]
+    def make_reader(self, setup: Setup) -> "Reader":
+        from dcse_tf.reading.cross_encoder import read_with_matcher
+        from dcse_tf.reading.matchers import build_matcher
 
+        if self.has_bert:
+            return super().make_reader(setup)
+        sizes, tokens = (self.lstm_embedding_size, self.lstm_units), len(setup.vocabulary.tokens)
+        matcher = build_matcher(self.architecture, tokens, self.seed, *sizes, self.dropout)
+        return read_with_matcher(matcher)
 
-def make_dialogue_source(setup: Setup[Any]) -> "DialogueSource":
-    """Dialogues up to a response, for tasks with `SequenceOptions`."""
-    from dcse_tf.bert.token_rows import make_rule
-    from dcse_tf.data.dialogue_step import DialogueSource
+    @property
+    def settings(self) -> RerankerSettings:
+        """Those of the re-ranker's folder."""
+        return RerankerSettings(self.architecture, *self.segment_tokens, self.speaker_embeddings)
 
-    options, prefix = setup.options, setup.vocabulary.count_prefix()
-    first, second = options.segment_tokens
-    rule = make_rule(setup.vocabulary, first, second, prefix)
-    speakers, same_role = options.speaker_embeddings, options.same_role
-    return DialogueSource(options.context_turns, rule, speakers, same_role)
+    def make_scorer(self, objective: "Objective") -> Scorer:
+        from dcse_tf.reading.cross_encoder import ReaderScorer
 
+        return ReaderScorer(objective.reader, objective.find_head("matching")), self.settings
 
-def _make_source(setup: Setup[ResponseSelectionOptions]) -> "DialogueSource":
-    given = setup.options.negatives if setup.options.negatives_from == "given" else None
-    return dataclasses.replace(make_dialogue_source(setup), given=given)
+    def write_encoder(self, objective: "Objective", folder: pathlib.Path) -> None:
+        from dcse_tf.files import write_json
+        from dcse_tf.reading.cross_encoder import write_cross_encoder
+        from dcse_tf.reading.matchers import write_matcher
+        from dcse_tf.reading.reranker_files import write_reranker_settings
 
-
-def read_sequences(setup: Setup[Any]) -> "Reader":
-    """BERT as the reader of sequences, with speaker embeddings if the options ask for them."""
-    from dcse_tf.bert.weights import SPEAKER_TABLE
-    from dcse_tf.reading.cross_encoder import build_speaker_embedding, read_with_bert
-
-    options, speakers = setup.options, None
-    if options.speaker_embeddings:
-        seed = options.seed + 10
-        speakers = build_speaker_embedding(setup.backbone.hidden_dim, seed, setup.tensors)
-    elif SPEAKER_TABLE in setup.tensors:
-        logging.warning(
-            "the encoder has speaker embeddings, which are left out; "
-            "`speaker_embeddings` keeps them"
-        )
-    return read_with_bert(setup.backbone, speakers)
-
-
-def _make_reader(setup: Setup[ResponseSelectionOptions]) -> "Reader":
-    from dcse_tf.reading.cross_encoder import read_with_matcher
-    from dcse_tf.reading.matchers import build_matcher
-
-    options = setup.options
-    if setup.backbone:
-        return read_sequences(setup)
-    sizes = options.lstm_embedding_size, options.lstm_units
-    tokens = len(setup.vocabulary.tokens)
-    return read_with_matcher(
-        build_matcher(options.architecture, tokens, options.seed, *sizes, options.dropout)
-    )
-
-
-def _make_settings(options: ResponseSelectionOptions) -> RerankerSettings:
-    architecture, speakers = options.architecture, options.speaker_embeddings
-    return RerankerSettings(architecture, *options.segment_tokens, speakers)
-
-
-def _make_scorer(setup: Setup[ResponseSelectionOptions], objective: "Objective") -> Scorer:
-    from dcse_tf.reading.cross_encoder import ReaderScorer
-
-    head = objective.find_term("matching").head
-    return ReaderScorer(objective.reader, head), _make_settings(setup.options)
-
-
-def _write_encoder(
-    setup: Setup[ResponseSelectionOptions], objective: "Objective", folder: pathlib.Path
-) -> None:
-    from dcse_tf.files import write_json
-    from dcse_tf.reading.cross_encoder import write_cross_encoder
-    from dcse_tf.reading.matchers import write_matcher
-    from dcse_tf.reading.reranker_files import write_reranker_settings
-    from dcse_tf.tasks.objective import write_config
-
-    head, layer = objective.find_term("matching").head, objective.reader.layer
-    settings = _make_settings(setup.options)
-    if setup.backbone:
-        write_cross_encoder(folder, setup.backbone, head, layer)
-        write_config(
-            setup,
-            folder,
-            architectures=["BertForSequenceClassification"],
-            id2label={"0": "LABEL_0"},
-            label2id={"LABEL_0": 0},
-            num_labels=1,
-        )
-    else:
-        write_matcher(folder, layer, head.weights)
-        # Code that looks for a checkpoint reads config.json: this one says that it is no BERT.
-        config = {"model_type": settings.architecture, "vocab_size": len(setup.vocabulary.tokens)}
-        write_json(folder / "config.json", config, sort_keys=True)
-    setup.vocabulary.write(folder)
-    write_reranker_settings(folder, settings)
-
-
-register_task(
-    TaskSpec(
-        ResponseSelectionOptions,
-        "which response follows a context, read together (a re-ranker), with auxiliary tasks",
-        make_source=_make_source,
-        list_terms=_list_terms,
-        similarities=("reranker",),
-        make_reader=_make_reader,
-        scores=_list_scores,
-        end_of_turn=True,
-        write_encoder=_write_encoder,
-        make_scorer=_make_scorer,
-    )
-)
+        head, layer = objective.find_head("matching"), objective.reader.layer
+        vocabulary = objective.setup.vocabulary
+        if self.has_bert:
+            write_cross_encoder(folder, objective.setup.backbone, head, layer)
+            objective.write_config(
+                folder,
+                architectures=["BertForSequenceClassification"],
+                id2label={"0": "LABEL_0"},
+                label2id={"LABEL_0": 0},
+                num_labels=1,
+            )
+        else:
+            write_matcher(folder, layer, head.weights)
+            # Code that looks for a checkpoint reads config.json: this one says that it is no BERT.
+            config = {"model_type": self.architecture, "vocab_size": len(vocabulary.tokens)}
+            write_json(folder / "config.json", config, sort_keys=True)
+        vocabulary.write(folder)
+        write_reranker_settings(folder, self.settings)

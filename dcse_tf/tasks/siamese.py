@@ -6,17 +6,24 @@ joined to one sequence.
 
 from dcse_tf.data.dialogue import Context
 from dcse_tf.options import option
-from dcse_tf.tasks.dialogue_cse import make_response_source
-from dcse_tf.tasks.spec import Setup, TaskSpec, register_task
+from dcse_tf.tasks.spec import Setup
 from dcse_tf.tasks.terms.contrast import ScorePairs
-from dcse_tf.tasks.train_options import BatchOptions, ContextOptions, ContrastOptions
+from dcse_tf.tasks.train_options import (
+    BatchOptions,
+    ContextOptions,
+    ContrastOptions,
+    register_task,
+)
 
 
+@register_task
 class SiameseSingleOptions(ContrastOptions, BatchOptions):
     """Options with the defaults of dialogue_cse, since the paper gives no others.
 
     The temperature is 1, since a network's scores need none.
     """
+
+    help = "pairs of a turn and the next, scored by a network from [u, v, |u-v|]"
 
     task: str = "siamese_single"
     epochs: float = 10.0
@@ -31,9 +38,15 @@ class SiameseSingleOptions(ContrastOptions, BatchOptions):
         """A response is paired with the one turn before it."""
         return Context(1, "before")
 
+    def list_terms(self, setup: Setup) -> list[ScorePairs]:
+        return [ScorePairs(setup)]
 
+
+@register_task
 class SiameseMultiOptions(ContextOptions, SiameseSingleOptions):
     """The options of siamese_single, with a choice of the context's turns."""
+
+    help = "the same, u from the context's turns in one sequence"
 
     task: str = "siamese_multi"
     context_tokens: int = option(
@@ -48,25 +61,5 @@ class SiameseMultiOptions(ContextOptions, SiameseSingleOptions):
     def longest_sequence(self, longest_utterance: int) -> int:
         return max(longest_utterance, self.longest_context(longest_utterance))
 
-
-def _list_multi_terms(setup: Setup[SiameseMultiOptions]) -> list[ScorePairs]:
-    longest = setup.options.longest_context(setup.manifest.max_sequence_length)
-    return [ScorePairs(setup, longest)]
-
-
-register_task(
-    TaskSpec(
-        SiameseSingleOptions,
-        "pairs of a turn and the next, scored by a network from [u, v, |u-v|]",
-        make_source=make_response_source,
-        list_terms=lambda setup: [ScorePairs(setup)],
-    )
-)
-register_task(
-    TaskSpec(
-        SiameseMultiOptions,
-        "the same, u from the context's turns in one sequence",
-        make_source=make_response_source,
-        list_terms=_list_multi_terms,
-    )
-)
+    def list_terms(self, setup: Setup) -> list[ScorePairs]:
+        return [ScorePairs(setup, self.longest_context(setup.manifest.max_sequence_length))]

@@ -1,14 +1,12 @@
-"""What a task and a term of its objective are, what they are given, and the registry of tasks.
+"""What a term of a task's objective is, and what tasks and terms are given.
 
-Commands import the tasks for their options and must answer --help at once, so this module does not
-import TensorFlow.
+This module does not import TensorFlow, so that plug-ins can be imported for --help.
 """
 
 import dataclasses
-import functools
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dcse_tf.data.manifest import Corpus
 from dcse_tf.options import Options
@@ -23,17 +21,12 @@ if TYPE_CHECKING:
     from dcse_tf.bert.bert import TokenCentering
     from dcse_tf.bert.vocabulary import Vocabulary
     from dcse_tf.data.dialogue_step import Segments
-    from dcse_tf.data.manifest import Manifest, Split
-    from dcse_tf.data.stream import Source
+    from dcse_tf.data.manifest import Manifest
     from dcse_tf.data.table import Rows
     from dcse_tf.matching.equations import MatchingForm
     from dcse_tf.matching.heads import ProjectionHead
     from dcse_tf.reading.cross_encoder import Reader
-    from dcse_tf.tasks.objective import Encoded, Objective
-
-O = TypeVar("O", bound=Options)  # noqa: E741
-# Covariant, because a setup is only read: one for a class of options fits its base classes too.
-O_co = TypeVar("O_co", bound=Options, covariant=True)
+    from dcse_tf.tasks.objective import Encoded
 
 Scores = dict[str, float]
 Tensors = dict[str, "tf.Tensor"]
@@ -53,10 +46,10 @@ class EncoderParts:
 
 
 @dataclasses.dataclass(frozen=True)
-class Setup(Generic[O_co]):
+class Setup:
     """Everything that a training run has before its model is built."""
 
-    options: O_co  # resolved
+    options: Any  # of the task, resolved
     manifest: "Manifest"  # of the prepared corpus
     vocabulary: "Vocabulary"  # of the encoder and the corpus
     source: pathlib.Path | None = None  # the checkpoint to start from; None for random weights
@@ -67,7 +60,7 @@ class Setup(Generic[O_co]):
 
     @property
     def corpus(self) -> Corpus:
-        return Corpus(pathlib.Path(vars(self.options)["data_dir"]), self.manifest)
+        return Corpus(pathlib.Path(self.options.data_dir), self.manifest)
 
 
 class Term:
@@ -94,7 +87,7 @@ class Term:
     options: ClassVar[type[Options]] = Options
     needs_start: ClassVar[bool] = False
 
-    def __init__(self, setup: "Setup[Any]", weight: float | None = None):
+    def __init__(self, setup: Setup, weight: float | None = None):
         self.setup = setup
         if weight is None:
             weight = float(getattr(setup.options, f"{self.name}_weight", 0.0))
@@ -143,137 +136,21 @@ class Term:
         return None
 
 
-def centering_parts(options: Options, dim: int) -> EncoderParts:
-    """The parts of an encoder with centred token embeddings, if an option says `center_tokens`."""
-    from dcse_tf.bert.bert import TokenCentering
+class TermOptions(Options):
+    """Base of the options that a term adds to a task, and of the tasks' own.
 
-    centred = getattr(options, "center_tokens", False)
-    return EncoderParts(TokenCentering(dtype="float32") if centred else None)
-
-
-def read_with_backbone(setup: Setup) -> "Reader":
-    """The encoder's BERT as the reader of tables."""
-    from dcse_tf.reading.cross_encoder import read_with_bert
-
-    return read_with_bert(setup.backbone)
-
-
-def write_sentence_encoder(setup: Setup, objective: "Objective", folder: pathlib.Path) -> None:
-    from dcse_tf.tasks import objective as at_work
-
-    at_work.write_sentence_encoder(setup, folder)
-
-
-@dataclasses.dataclass(frozen=True)
-class TaskSpec(Generic[O]):
-    """A training task: everything that the training loop, the job and the command line need of it.
-
-    Attributes:
-        options_class: class of its options, with the task's defaults and checks. The default of its
-            field `task` is the task's name.
-        help: what the task trains, in a few words for --help.
-        make_source: setup -> what its batches are made of.
-        list_terms: setup -> the terms of its objective; those of weight 0 are left out. The first
-            one's rows are its samples.
-        samples: the unit of batches and epochs: "sessions" or "utterances".
-        similarities: the similarities to evaluate by response selection on dev sessions:
-            "matching", "cosine", both or none; "reranker" with `make_scorer`. An option may add
-            to them, see `TrainOptions.similarities`.
-        build_parts: (options, width of the token embeddings) -> the encoder's parts besides its
-            BERT; called under the strategy's scope. By default the centring of `ContrastOptions`.
-        make_reader: setup -> what reads the tables; called under the strategy's scope.
-        scores: names of the dev scores that its terms give: "LABEL_accuracy", "LABEL_loss" and
-            "LABEL_chance"; see `dcse_tf.tasks.objective.make_evaluation`.
-        percent: whether these are percentages.
-        lower_is_better: names of those scores for which lower is better.
-        end_of_turn: whether it reads dialogues as sequences in which [EOT] follows every turn.
-        write_encoder: (setup, objective, empty folder): writes the run's result as a checkpoint
-            folder.
-        make_scorer: for a task that trains a re-ranker: (setup, objective) -> a
-            `dcse_tf.reranker.scorers.Scorer` on tensors with the current weights, and its
-            settings. The run's result is then not a sentence encoder.
+    A term's class comes before the task's in the list of bases, and calls `super()` in all of these
+    methods, so that every class of a task has its say.
     """
-
-    options_class: type[O]
-    help: str
-    make_source: Callable[[Setup[O]], "Source"]
-    list_terms: Callable[[Setup[O]], Sequence[Term]]
-    samples: str = "sessions"
-    similarities: tuple[str, ...] = ("cosine",)
-    build_parts: Callable[[O, int], EncoderParts] = centering_parts
-    make_reader: Callable[[Setup[O]], "Reader"] = read_with_backbone
-    scores: Callable[[O], tuple[str, ...]] = lambda options: ()
-    percent: bool = True
-    lower_is_better: Sequence[str] = ()
-    end_of_turn: bool = False
-    write_encoder: Callable[[Setup[O], "Objective", pathlib.Path], None] = write_sentence_encoder
-    make_scorer: Callable[[Setup[O], "Objective"], Scorer] | None = None
-    # Terms that were registered for it, see `register_term`.
-    further_terms: list[type[Term]] = dataclasses.field(default_factory=list)
 
     @property
-    def name(self) -> str:
-        """The task's name, the value of the option `task`."""
-        return str(self.options_class.fields()["task"].default)
+    def divided(self) -> tuple[str, ...]:
+        """The names of the numbers of a step's elements that are divided among the devices."""
+        return ()
 
-    @property
-    def options(self) -> type[O]:
-        """The class of its options, with those of further terms."""
-        own: Any = self.options_class
-        further = tuple(term.options for term in self.further_terms)
-        return _add_options(own, further) if further else own
+    def check(self) -> None:
+        """Refuses options that contradict each other, whatever the corpus.
 
-    def choose_terms(self, setup: Setup[O]) -> list[Term]:
-        """The terms that have a weight, the first one first."""
-        further = [term(setup) for term in self.further_terms]
-        return [term for term in (*self.list_terms(setup), *further) if term.weight > 0.0]
-
-    def epoch_size(self, split: "Split") -> int:
-        """The number of samples in a split."""
-        return {"sessions": split.sessions, "utterances": split.utterances}[self.samples]
-
-
-@functools.cache
-def _add_options(own: Any, further: tuple[type[Options], ...]) -> Any:
-    """A class of options with those of further classes, under the name of the first one."""
-    names = {"__module__": own.__module__, "__doc__": own.__doc__}
-    return type(own.__name__, (*further, own), names)
-
-
-# In order of registration.
-TASKS: dict[str, TaskSpec[Any]] = {}
-
-
-def register_task(spec: TaskSpec[Any]) -> None:
-    """Registers a task under its name, also for the command line.
-
-    docs/extending.md has a complete example.
-
-    Raises:
-        ValueError: a task of this name exists.
-    """
-    if not spec.name or spec.name in TASKS:
-        raise ValueError(f"task {spec.name!r}: expected a name that no other has")
-    TASKS[spec.name] = spec
-
-
-def register_term(term: type[Term], tasks: Sequence[str]) -> None:
-    """Adds a term to the objective of tasks, with its options, which must leave it out by default.
-
-    docs/extending.md has a complete example.
-
-    Args:
-        term: the term.
-        tasks: names of the tasks.
-
-    Raises:
-        ValueError: a task is unknown or has such a term, or the term has no name.
-    """
-    for name in tasks:
-        if name not in TASKS:
-            raise ValueError(f"{name!r}: expected one of the tasks {', '.join(TASKS)}")
-        own = {other.name for other in TASKS[name].further_terms}
-        if not term.name or term.name in own:
-            raise ValueError(f"term {term.name!r} of {name}: expected a name that no other has")
-    for name in tasks:
-        TASKS[name].further_terms.append(term)
+        Raises:
+            OptionError: the message names the option.
+        """

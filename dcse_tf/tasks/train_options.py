@@ -1,17 +1,29 @@
-"""Options of training: those that all tasks have and those that several tasks share.
+"""What all training tasks are: `TrainOptions`, with the options and methods that several share.
 
-A task's own class adds options to these and sets its defaults, see `dcse_tf.tasks.spec`.
+Commands import the tasks for their options and must answer --help at once, so this module does not
+import TensorFlow.
 """
 
-from typing import TYPE_CHECKING, Self
+import pathlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+
+from absl import logging
 
 from dcse_tf.data.dialogue import Context
 from dcse_tf.evaluation.names import RETRIEVAL, STS, all_contexts, rank_scores
 from dcse_tf.options import OptionError, Options, option
-from dcse_tf.tasks.spec import TASKS
+from dcse_tf.tasks.spec import EncoderParts, Scorer, Setup, Term, TermOptions
 
 if TYPE_CHECKING:
+    from dcse_tf.data.dialogue_step import DialogueSource
     from dcse_tf.data.manifest import Manifest
+    from dcse_tf.data.stream import Source
+    from dcse_tf.reading.cross_encoder import Reader
+    from dcse_tf.tasks.objective import Objective
+
+# The classes of the tasks by name, with the options of registered terms, in order of registration.
+TASKS: dict[str, type["TrainOptions"]] = {}
 
 _BATCHES = "batches and context"
 _MOST_CONTEXT_TOKENS = 448
@@ -24,26 +36,6 @@ ENCODER_SIZES: dict[str, tuple[int, int]] = {
     "base": (12, 768),
 }
 _SIZES = ", ".join(f"{name} {x}/{y}" for name, (x, y) in ENCODER_SIZES.items())  # layers/width
-
-
-class TermOptions(Options):
-    """Base of the options that a term adds to a task, and of the tasks' own.
-
-    A term's class comes before the task's in the list of bases, and calls `super()` in all of these
-    methods, so that every class of a task has its say.
-    """
-
-    @property
-    def divided(self) -> tuple[str, ...]:
-        """The names of the numbers of a step's elements that are divided among the devices."""
-        return ()
-
-    def check(self) -> None:
-        """Refuses options that contradict each other, whatever the corpus.
-
-        Raises:
-            OptionError: the message names the option.
-        """
 
 
 class DeviceOptions(TermOptions, group="devices and speed"):
@@ -124,9 +116,29 @@ class StartOptions(TermOptions, group="encoder"):
 class TrainOptions(
     StartOptions, OptimizerOptions, DevOptions, LogOptions, DeviceOptions, group="main"
 ):
-    """Trains an encoder on dialogues, on single utterances, or by masked language modelling."""
+    """Base class of the training tasks: fields are a task's options, methods what it trains.
+
+    The default of the field `task` is the task's name. docs/extending.md has a complete example.
+
+    Attributes:
+        help: what the task trains, in a few words for --help.
+        samples: the unit of its batches and epochs: "sessions" or "utterances".
+        similarities: those to evaluate by response selection on dev sessions: "matching", "cosine",
+            both or none; "reranker" with `make_scorer`.
+        scores: names of the dev scores that its terms give: "LABEL_accuracy", "LABEL_loss", of
+            which lower ones are better, and "LABEL_chance".
+        percent: whether these are percentages.
+        end_of_turn: whether it reads dialogues as sequences in which [EOT] follows every turn.
+        further_terms: what `register_term` added to its terms.
+    """
 
     variants = ("task", TASKS)
+    options: ClassVar[type["TrainOptions"]]  # itself, as an entry of a registry has them
+    help: ClassVar[str]
+    samples: ClassVar[str] = "utterances"
+    percent: ClassVar[bool] = True
+    end_of_turn: ClassVar[bool] = False
+    further_terms: ClassVar[tuple[type[Term], ...]] = ()
 
     task: str = option("dialogue_cse", "What the encoder learns, and from what.", choices=TASKS)
     data_dir: str = option("", "Folder written by prepare_data.", required=True, path="reads")
@@ -150,9 +162,56 @@ class TrainOptions(
     )
     learning_rate: float = option(3e-5, "Peak learning rate.", minimum=0.0)
 
+    def __init_subclass__(cls, group: str = "") -> None:
+        super().__init_subclass__(group)
+        cls.options = cls
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check()
+
+    def make_source(self, setup: Setup) -> "Source":
+        """What its batches are made of; by default single utterances."""
+        from dcse_tf.data.responses import UtteranceSource
+
+        return UtteranceSource()
+
+    def list_terms(self, setup: Setup) -> Sequence[Term]:
+        """The terms of its objective; those of weight 0 are left out.
+
+        The first one's rows are its samples.
+        """
+        raise NotImplementedError
+
+    def build_parts(self, dim: int) -> EncoderParts:
+        """The encoder's parts besides its BERT, given the width of the token embeddings; called
+        under the strategy's scope.
+        """
+        return EncoderParts()
+
+    def make_reader(self, setup: Setup) -> "Reader":
+        """What reads the tables; called under the strategy's scope."""
+        from dcse_tf.reading.cross_encoder import read_with_bert
+
+        return read_with_bert(setup.backbone)
+
+    def write_encoder(self, objective: "Objective", folder: pathlib.Path) -> None:
+        """Writes the run's result into an empty folder: a sentence encoder that the options
+        `encoder` and `model` take.
+        """
+        objective.write_sentence_encoder(folder)
+
+    def make_scorer(self, objective: "Objective") -> Scorer | None:
+        """What scores dev responses, for a task whose result is a re-ranker; None otherwise."""
+        return None
+
+    @property
+    def similarities(self) -> tuple[str, ...]:
+        return ("cosine",)
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        return ()
 
     @property
     def context(self) -> Context:
@@ -182,16 +241,11 @@ class TrainOptions(
     def divided(self) -> tuple[str, ...]:
         return (*super().divided, "global_batch_size")
 
-    @property
-    def similarities(self) -> tuple[str, ...]:
-        """The similarities by which dev responses are ranked, see `TaskSpec`."""
-        return TASKS[self.task].similarities
-
     def dev_scores(self) -> list[str]:
         """The names of the scores that an evaluation on dev data gives."""
         of_files = [*(RETRIEVAL if self.dev_retrieval else ()), *(STS if self.dev_sts else ())]
         ranks = [name for kind in all_contexts(self.similarities) for name in rank_scores(kind)]
-        names = [*TASKS[self.task].scores(self), *ranks, *of_files]
+        names = [*self.scores, *ranks, *of_files]
         # Without dev samples, only the files give scores. Without either there are none, and the
         # name of the best metric is checked all the same.
         return [f"dev/{name}" for name in (names if self.dev_samples else of_files or names)]
@@ -221,7 +275,7 @@ class TrainOptions(
         Raises:
             OptionError: the batch or the rows do not fit the corpus.
         """
-        samples = TASKS[self.task].epoch_size(manifest.splits["train"])
+        samples = getattr(manifest.splits["train"], self.samples)
         batch = self.global_batch_size
         if batch > samples:
             why = f"the train split of {self.data_dir} has only {samples} samples"
@@ -277,9 +331,16 @@ class ContrastOptions(Options):
         group="encoder",
     )
 
+    def build_parts(self, dim: int) -> EncoderParts:
+        from dcse_tf.bert.bert import TokenCentering
+
+        return EncoderParts(TokenCentering(dtype="float32") if self.center_tokens else None)
+
 
 class BatchOptions(TrainOptions, group=_BATCHES):
     """For tasks whose sample is a session: a response, its context, and negatives from others."""
+
+    samples = "sessions"
 
     batch_form: str = option(
         "unique",
@@ -294,6 +355,12 @@ class BatchOptions(TrainOptions, group=_BATCHES):
     negatives: int = option(
         9, "Negatives for each positive, from other sessions. all: 0.", minimum=0, words={"all": 0}
     )
+
+    def make_source(self, setup: Setup) -> "Source":
+        from dcse_tf.data.responses import ResponseSource
+
+        longest = setup.manifest.max_sequence_length
+        return ResponseSource(self.batch_form, self.context, self.session_turns, longest)
 
     def default_layout(self) -> str:
         return "padded" if self.batch_form == "plain" else super().default_layout()
@@ -334,6 +401,8 @@ class SequenceOptions(TrainOptions):
     The defaults of turns and lengths are those of Xu et al. 2020 (section 3.3).
     """
 
+    samples, end_of_turn = "sessions", True
+
     context_turns: int = option(
         20, "Turns before the response, at most.", minimum=1, maximum=1000, group=_BATCHES
     )
@@ -352,6 +421,29 @@ class SequenceOptions(TrainOptions):
         "Draw negatives and other replacements of turns from those of the same role, if there are "
         "any, so that roles alone give nothing away.",
     )
+
+    def make_source(self, setup: Setup) -> "DialogueSource":
+        from dcse_tf.bert.token_rows import make_rule
+        from dcse_tf.data.dialogue_step import DialogueSource
+
+        vocabulary = setup.vocabulary
+        rule = make_rule(vocabulary, *self.segment_tokens, vocabulary.count_prefix())
+        return DialogueSource(self.context_turns, rule, self.speaker_embeddings, self.same_role)
+
+    def make_reader(self, setup: Setup) -> "Reader":
+        """BERT as the reader of sequences, with speaker embeddings if the options ask for them."""
+        from dcse_tf.bert.weights import SPEAKER_TABLE
+        from dcse_tf.reading.cross_encoder import build_speaker_embedding, read_with_bert
+
+        backbone, tensors, speakers = setup.backbone, setup.tensors, None
+        if self.speaker_embeddings:
+            speakers = build_speaker_embedding(backbone.hidden_dim, self.seed + 10, tensors)
+        elif SPEAKER_TABLE in tensors:
+            logging.warning(
+                "the encoder has speaker embeddings, which are left out; "
+                "`speaker_embeddings` keeps them"
+            )
+        return read_with_bert(backbone, speakers)
 
     @property
     def context(self) -> Context:
@@ -379,3 +471,46 @@ class SequenceOptions(TrainOptions):
         tokens = self.max_context_tokens or min(_MOST_CONTEXT_TOKENS, left)
         worked_out = self.replace(max_context_tokens=tokens)
         return super(SequenceOptions, worked_out).resolve(manifest, positions)
+
+
+T = TypeVar("T", bound=type[TrainOptions])
+
+
+def register_task(task: T) -> T:
+    """Registers a task under its name, also for the command line; a decorator of its class.
+
+    docs/extending.md has a complete example.
+
+    Raises:
+        ValueError: a task of this name exists.
+    """
+    name: Any = task.fields()["task"].default
+    if not name or name in TASKS:
+        raise ValueError(f"task {name!r}: expected a name that no other has")
+    TASKS[name] = task
+    return task
+
+
+def register_term(term: type[Term], tasks: Sequence[str]) -> None:
+    """Adds a term to the objective of tasks, with its options, which must leave it out by default.
+
+    docs/extending.md has a complete example.
+
+    Args:
+        term: the term.
+        tasks: names of the tasks.
+
+    Raises:
+        ValueError: a task is unknown or has such a term, or the term has no name.
+    """
+    for name in tasks:
+        if name not in TASKS:
+            raise ValueError(f"{name!r}: expected one of the tasks {', '.join(TASKS)}")
+        if not term.name or term.name in {other.name for other in TASKS[name].further_terms}:
+            raise ValueError(f"term {term.name!r} of {name}: expected a name that no other has")
+    for name in tasks:
+        own: Any = TASKS[name]
+        bases = (own,) if issubclass(own, term.options) else (term.options, own)
+        names = {"__module__": own.__module__, "further_terms": (*own.further_terms, term)}
+        # A class of the same name with the options of both.
+        TASKS[name] = type(own.__name__, bases, names)

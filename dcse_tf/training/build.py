@@ -13,50 +13,28 @@ from dcse_tf.baselines.registry import refuse_baseline
 from dcse_tf.bert import bert, checkpoints, sentence_modules
 from dcse_tf.bert import weights as bert_weights
 from dcse_tf.bert.families import is_relative
+from dcse_tf.bert.layout import Layout
 from dcse_tf.bert.tokenizer import read_vocabulary
-from dcse_tf.bert.vocabulary import Vocabulary
-from dcse_tf.data.manifest import Manifest, read_manifest
+from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.prepare import VOCABULARY_FOLDER
 from dcse_tf.data.stream import Stream
 from dcse_tf.errors import InputError
 from dcse_tf.options import OptionError
-from dcse_tf.tasks import TASKS
-from dcse_tf.tasks.objective import START_ENCODER, Objective, build_objective, make_layout
-from dcse_tf.tasks.spec import Setup, TaskSpec
+from dcse_tf.tasks.objective import START_ENCODER, Objective, build_objective
+from dcse_tf.tasks.spec import Setup
 from dcse_tf.tasks.train_options import ENCODER_SIZES, TrainOptions
 from dcse_tf.training.trainer import Trainer, WarmupDecay, build_optimizer, make_strategy
 from dcse_tf.worker import read_worker
 
 
 @dataclasses.dataclass(frozen=True)
-class Inputs:
-    """What training reads before it builds anything."""
+class Training(Objective):
+    """An objective with all that is needed to follow its gradient, ready for the first step; see
+    `build_training`.
+    """
 
-    folder: pathlib.Path | None  # of the checkpoint; None for random weights
-    vocabulary: Vocabulary  # the checkpoint's or, without one, the corpus'; if needed with [EOT]
-    positions: int  # the longest sequence that the encoder can read, in tokens
-    manifest: Manifest  # of the corpus, which was made with this vocabulary
-
-
-@dataclasses.dataclass(frozen=True)
-class Training:
-    """Everything needed to train, ready for the first step; see `build_training`."""
-
-    spec: TaskSpec
-    setup: Setup  # what the model was built from, with resolved options
-    objective: Objective
     trainer: Trainer  # the inner loop, with the optimizer and the devices
     stream: Stream
-
-    @property
-    def model(self) -> keras.Model:
-        """The training model."""
-        return self.objective.model
-
-    @property
-    def options(self) -> TrainOptions:
-        """The resolved options."""
-        return self.setup.options
 
     def list_state(self) -> list[keras.Variable]:
         """The variables to save in a checkpoint: the model's, without frozen weights.
@@ -74,7 +52,7 @@ class Training:
     def dataset(self, first_step: int = 0) -> tf.data.Dataset:
         """The batches from a step (from 0) on; each step has one per device of this process."""
         stream = dataclasses.replace(self.stream, first_step=first_step)
-        return self.objective.make_batches(stream, "train")
+        return self.make_batches(stream, "train")
 
     def batches(self, first_step: int = 0) -> Iterator[Any]:
         """An endless iterator over the batches from a step on, as `trainer.train` takes it."""
@@ -85,14 +63,15 @@ class Training:
         return iter(distribute(lambda _: self.dataset(first_step).apply(endless)))
 
 
-def read_inputs(options: TrainOptions) -> Inputs:
-    """Finds the checkpoint and reads the corpus' manifest.
+def read_setup(options: TrainOptions) -> Setup:
+    """Finds the checkpoint, reads the corpus' manifest and resolves the options for both.
 
     Raises:
         InputError: checkpoint or corpus cannot be used, or they do not fit together.
+        OptionError: an option does not fit them.
     """
     folder, positions = None, bert.make_bert_config(1, 64, 1)["max_position_embeddings"]
-    data_dir, reads_pairs = pathlib.Path(options.data_dir), TASKS[options.task].end_of_turn
+    data_dir, reads_pairs = pathlib.Path(options.data_dir), options.end_of_turn
     if options.encoder:
         folder = checkpoints.resolve_checkpoint(options.encoder, "encoder")
         refuse_baseline(folder, "encoder")
@@ -121,12 +100,12 @@ def read_inputs(options: TrainOptions) -> Inputs:
                 f"context from a response; `task`={options.task} expects another encoder, such as "
                 "a BERT"
             )
-    return Inputs(folder, vocabulary, positions, manifest)
+    return Setup(options.resolve(manifest, positions), manifest, vocabulary, folder)
 
 
 def build_training(
     options: TrainOptions,
-    inputs: Inputs | None = None,
+    setup: Setup | None = None,
     *,
     strategy: tf.distribute.Strategy | None = None,
     backbone: keras_hub.models.BertBackbone | None = None,
@@ -141,7 +120,7 @@ def build_training(
 
     Args:
         options: the task's options, resolved or not.
-        inputs: the result of `read_inputs`, if it has been called already.
+        setup: the result of `read_setup`, if it has been called already; its options count.
         strategy: the devices; by default those that the options ask for.
         backbone: a BERT to train instead of the one that the options name; it must have been made
             in the strategy's scope.
@@ -151,72 +130,56 @@ def build_training(
         InputError: data or checkpoint cannot be used.
         OptionError: an option does not fit data, checkpoint or devices.
     """
-    inputs = inputs or read_inputs(options)
-    options = options.resolve(inputs.manifest, inputs.positions)
+    setup = setup or read_setup(options)
+    options = setup.options
     strategy = strategy or make_strategy(options.logical_cpus, options.deterministic)
-    spec = TASKS[options.task]
     stream = Stream(
         options.global_batch_size,
         options.seed,
         replicas=strategy.num_replicas_in_sync,
-        layout=make_layout(options),
+        layout=Layout(options.layout, options.row_length),
         own=_list_own_replicas(strategy),
     )
     with strategy.scope():
-        setup = _make_setup(options, inputs, backbone)
+        if options.has_bert:
+            setup = _add_encoder(setup, backbone)
         for name in options.divided:
             if getattr(options, name) % stream.replicas:
                 options.refuse(name, f"not divisible by {stream.replicas} devices")
-        objective = build_objective(spec, setup, stream)
+        objective = build_objective(setup, stream)
         if not objective.model.trainable_variables:
             # An optimizer without weights would never count a step.
             options.refuse("freeze_layers", "with these settings there is nothing left to train")
-        schedule = WarmupDecay(
-            options.learning_rate, options.warmup_steps, options.decay, options.steps
+        optimizer = build_optimizer(
+            WarmupDecay(options.learning_rate, options.warmup_steps, options.decay, options.steps),
+            options.weight_decay,
         )
-        optimizer = build_optimizer(schedule, options.weight_decay)
     clip_norm, seed = options.clip_norm, options.seed
     trainer = Trainer(strategy, objective.model, optimizer, clip_norm, stop_asked, seed)
-    return Training(spec, setup, objective, trainer, stream)
+    return Training(**vars(objective), trainer=trainer, stream=stream)
 
 
-def _make_setup(
-    options: TrainOptions, inputs: Inputs, backbone: keras_hub.models.BertBackbone | None
-) -> Setup:
-    folder, vocabulary = inputs.folder, inputs.vocabulary
-    if not options.has_bert:
-        return Setup(options, inputs.manifest, vocabulary)
-    tensors = {}
+def _add_encoder(setup: Setup, backbone: keras_hub.models.BertBackbone | None) -> Setup:
+    """The setup with the BERT to train, what is built on it, and the tensors for heads.
+
+    Raises:
+        InputError: it has too few positions, or lacks embeddings of tokens.
+    """
+    options, folder, vocabulary = setup.options, setup.source, setup.vocabulary
+    size, tensors = len(vocabulary.tokens), {}
     if folder:
-        size = max(checkpoints.read_config(folder)["vocab_size"], len(vocabulary.tokens))
+        largest = max(checkpoints.read_config(folder)["vocab_size"], size)
         tensors = bert_weights.read_tensors(folder)
-        tensors = bert_weights.extend_vocabulary(tensors, size, vocabulary.sep_id)
-    backbone = backbone or _build_backbone(options, inputs)
-    _check_lengths(options, inputs, backbone)
-    bert.freeze(backbone, options.freeze_layers, options.freeze_embeddings)
-    if options.lora_rank:
-        bert.add_adapters(backbone, options.lora_rank, options.seed)
-    parts = TASKS[options.task].build_parts(options, backbone.hidden_dim)
-    encoder = bert.build_bert_encoder(backbone, parts.centering)
-    return Setup(options, inputs.manifest, vocabulary, folder, tensors, backbone, encoder, parts)
+        tensors = bert_weights.extend_vocabulary(tensors, largest, vocabulary.sep_id)
+    if backbone is None and folder:
+        added = vocabulary if options.end_of_turn else None
+        backbone = bert.load_backbone(folder, options.dropout, options.compute_dtype, added)
+    elif backbone is None:
+        config = bert.make_bert_config(*ENCODER_SIZES[options.encoder_size], size)
+        backbone = bert.build_backbone(config, options.dropout, options.compute_dtype)
+        bert.initialize_weights(backbone.trainable_variables, options.seed)
 
-
-def _build_backbone(options: TrainOptions, inputs: Inputs) -> keras_hub.models.BertBackbone:
-    if inputs.folder:
-        vocabulary = inputs.vocabulary if TASKS[options.task].end_of_turn else None
-        return bert.load_backbone(inputs.folder, options.dropout, options.compute_dtype, vocabulary)
-    layers, dim = ENCODER_SIZES[options.encoder_size]
-    config = bert.make_bert_config(layers, dim, len(inputs.vocabulary.tokens))
-    backbone = bert.build_backbone(config, options.dropout, options.compute_dtype)
-    bert.initialize_weights(backbone.trainable_variables, options.seed)
-    return backbone
-
-
-def _check_lengths(
-    options: TrainOptions, inputs: Inputs, backbone: keras_hub.models.BertBackbone
-) -> None:
-    """Checks that the encoder has enough positions and an embedding for every token."""
-    longest, positions = inputs.manifest.max_sequence_length, backbone.max_sequence_length
+    longest, positions = setup.manifest.max_sequence_length, backbone.max_sequence_length
     if longest > positions:
         raise InputError(
             f"`data_dir`={options.data_dir}: utterances of up to {longest} tokens, but the encoder "
@@ -227,11 +190,19 @@ def _check_lengths(
             f"`task`={options.task}: with these options its sequences have up to {longest} tokens, "
             f"but the encoder has {positions} positions"
         )
-    if backbone.vocabulary_size < len(inputs.vocabulary.tokens):
+    if backbone.vocabulary_size < size:
         raise InputError(
-            f"{inputs.folder}: {backbone.vocabulary_size} token embeddings for "
-            f"{len(inputs.vocabulary.tokens)} entries of vocab.txt"
+            f"{folder}: {backbone.vocabulary_size} token embeddings for {size} entries of vocab.txt"
         )
+
+    bert.freeze(backbone, options.freeze_layers, options.freeze_embeddings)
+    if options.lora_rank:
+        bert.add_adapters(backbone, options.lora_rank, options.seed)
+    parts = options.build_parts(backbone.hidden_dim)
+    encoder = bert.build_bert_encoder(backbone, parts.centering)
+    return dataclasses.replace(
+        setup, tensors=tensors, backbone=backbone, encoder=encoder, parts=parts
+    )
 
 
 def _list_own_replicas(strategy: tf.distribute.Strategy) -> range | None:

@@ -25,83 +25,81 @@ from dcse_tf.matching.equations import PAPER
 from dcse_tf.matching.head_files import list_head_maps
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.reranker.scorers import make_graph_scorer
-from dcse_tf.tasks import TASKS
 from dcse_tf.tasks.objective import Objective, make_evaluation
 from dcse_tf.tasks.spec import Scores, Setup
 
-# The evaluations by a data set, by their similarities where it has several.
-_Evaluations = dict[str, Evaluation]
 
-
-class DevEvaluation:
-    """Scores the current encoder on dev data.
+def make_dev_evaluation(objective: Objective) -> Callable[[], Scores]:
+    """Makes the evaluation of the current encoder on dev data: its scores by name, as "dev/map".
 
     The scores are the task's own, those of response selection on the dev sessions with each of the
     task's similarities, and those on the files of `dev_retrieval` and `dev_sts`. They are
     percentages, except for masked language modelling: a loss, and a share of the predictions.
     """
+    setup = objective.setup
+    # With earlier turns as the context first, then with all turns.
+    ways = all_contexts(setup.options.similarities)
+    names = [name for way in ways for name in rank_scores(way)] + [*RETRIEVAL, *STS]
+    samples = _make_samples(setup) if ways and setup.options.dev_samples else []
+    if samples:
+        turns = setup.options.context.turns
+        told = (f"dev/{way}_r1 and so on: {describe_context(way, turns)}" for way in ways)
+        message = "dev scores rank a response among %d by the turns around it, at most: %s"
+        logging.info(message, CANDIDATES, "; ".join(told))
+    score_task, parts = make_evaluation(objective), list(_list_parts(objective, samples))
 
-    def __init__(self, setup: Setup, objective: Objective):
-        self._score_task = make_evaluation(TASKS[setup.options.task], setup, objective)
-        # With earlier turns as the context first, then with all turns.
-        ways = all_contexts(setup.options.similarities)
-        self._names = [name for way in ways for name in rank_scores(way)] + [*RETRIEVAL, *STS]
-        self._samples = _make_samples(setup) if ways and setup.options.dev_samples else []
-        if self._samples:
-            turns = setup.options.context.turns
-            told = (f"dev/{way}_r1 and so on: {describe_context(way, turns)}" for way in ways)
-            message = "dev scores rank a response among %d by the turns around it, at most: %s"
-            logging.info(message, CANDIDATES, "; ".join(told))
-        self._parts = list(self._list_parts(setup, objective))
-
-    def evaluate(self) -> Scores:
-        """Computes the scores, by name, such as "dev/map"."""
-        found = {n: v for part in self._parts for e in part().values() for n, v in e.scores.items()}
-        scores = self._score_task() | {name: found[name] for name in self._names if name in found}
+    def evaluate() -> Scores:
+        found = {n: v for part in parts for e in part().values() for n, v in e.scores.items()}
+        scores = score_task() | {name: found[name] for name in names if name in found}
         return {f"dev/{name}": value for name, value in scores.items()}
 
-    def _list_parts(
-        self, setup: Setup, objective: Objective
-    ) -> Iterator[Callable[[], _Evaluations]]:
-        """Yields what is evaluated on each data set. A file is read now, so that it fails early."""
-        options, samples = setup.options, self._samples
-        if make_scorer := TASKS[options.task].make_scorer:
-            scorer, settings = make_scorer(setup, objective)
-            # With the model's current weights.
-            reranker = Reranker(make_graph_scorer(scorer.score), settings, setup.vocabulary)
-            rank = selection.score_by_reranker
-            score = functools.partial(reranker.score, show_progress=False)
-            if samples:
-                yield lambda: selection.evaluate_responses(samples, rank(samples, score))
-            return
+    return evaluate
 
-        graph = EncoderGraph(
-            setup.encoder,
-            setup.vocabulary,
-            setup.manifest.max_sequence_length,
-            pooling="mean",
-            matching=setup.parts.matching or PAPER,
+
+def _list_parts(
+    objective: Objective, samples: list[selection.Sample]
+) -> Iterator[Callable[[], dict[str, Evaluation]]]:
+    """Yields the evaluations of each data set, by their similarities where it has several. A file
+    is read now, so that it fails early.
+    """
+    setup, options = objective.setup, objective.setup.options
+    if found := options.make_scorer(objective):
+        scorer, settings = found
+        # With the model's current weights.
+        reranker = Reranker(make_graph_scorer(scorer.score), settings, setup.vocabulary)
+        rank = selection.score_by_reranker
+        score = functools.partial(reranker.score, show_progress=False)
+        if samples:
+            yield lambda: selection.evaluate_responses(samples, rank(samples, score))
+        return
+
+    graph = EncoderGraph(
+        setup.encoder,
+        setup.vocabulary,
+        setup.manifest.max_sequence_length,
+        pooling="mean",
+        matching=setup.parts.matching or PAPER,
+    )
+    backend = GraphBackend(graph)
+    encoder = SentenceEncoder(backend)
+    # Without a warning of truncated texts in every evaluation.
+    encode: Encode = lambda texts: encoder.encode_and_mark(texts)[0]  # noqa: E731
+    if samples and "matching" in options.similarities:
+        match = selection.score_by_matching
+        yield lambda: selection.evaluate_responses(samples, match(samples, backend.score))
+    if samples and "cosine" in options.similarities:
+        heads = setup.parts.heads if PROJECTED in options.similarities else ()
+        compare = selection.score_by_embeddings
+        # The heads learn, so their maps are made anew each time.
+        yield lambda: selection.evaluate_responses(
+            samples, compare(samples, encode, list_head_maps(heads))
         )
-        backend = GraphBackend(graph)
-        encoder = SentenceEncoder(backend)
-        # Without a warning of truncated texts in every evaluation.
-        encode: Encode = lambda texts: encoder.encode_and_mark(texts)[0]  # noqa: E731
-        if samples and "matching" in options.similarities:
-            match = selection.score_by_matching
-            yield lambda: selection.evaluate_responses(samples, match(samples, backend.score))
-        if samples and "cosine" in options.similarities:
-            heads = setup.parts.heads if PROJECTED in options.similarities else ()
-            compare = selection.score_by_embeddings
-            # The heads learn, so their maps are made anew each time.
-            yield lambda: selection.evaluate_responses(
-                samples, compare(samples, encode, list_head_maps(heads))
-            )
-        if options.dev_retrieval:
-            retrieval = read_retrieval_set(pathlib.Path(options.dev_retrieval))
-            yield lambda: {"": evaluate_retrieval(retrieval, encode)}
-        if options.dev_sts:
-            sts = read_sts_set(pathlib.Path(options.dev_sts))
-            yield lambda: {"": evaluate_sts(sts, encode)}
+    if options.dev_retrieval:
+        retrieval = read_retrieval_set(pathlib.Path(options.dev_retrieval))
+        yield lambda: {"": evaluate_retrieval(retrieval, encode)}
+    if options.dev_sts:
+        sts = read_sts_set(pathlib.Path(options.dev_sts))
+        yield lambda: {"": evaluate_sts(sts, encode)}
 
 
 def _make_samples(setup: Setup) -> list[selection.Sample]:

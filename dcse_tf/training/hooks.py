@@ -10,14 +10,17 @@ from collections.abc import Callable
 import tensorflow as tf
 from absl import logging
 
-from dcse_tf.errors import OutputError, first_line
-from dcse_tf.evaluation.names import PROJECTED
+from dcse_tf.errors import InputError, OutputError, first_line
+from dcse_tf.evaluation.names import CANDIDATES, PROJECTED
+from dcse_tf.files import atomic_directory, find_damage, hash_folder, restore_replaced, write_record
+from dcse_tf.input_files import read_json_object
 from dcse_tf.progress import Progress
 from dcse_tf.tasks.spec import Scores
 from dcse_tf.tasks.train_options import TrainOptions
-from dcse_tf.training.best_encoder import UNTRAINED, BestEncoder, Kept
 from dcse_tf.training.controller import Hook, Taken, TrainingError
 
+_RECORD_FILE = "training.json"
+_UNTRAINED = "this model is the one that the training started from, unchanged: nothing was better"
 # From these mean similarities on, and this share of samples, a training learns nothing.
 _HIGH, _APART, _MANY = 0.98, 0.005, 0.5
 
@@ -108,6 +111,38 @@ def advise(metrics: Scores) -> str | None:
 
 
 @dataclasses.dataclass(frozen=True)
+class Kept:
+    """Where in a run the kept encoder comes from, and how it scored."""
+
+    step: int  # optimizer steps taken before it was kept; 0 for the starting encoder
+    metric: str  # name of the dev score by which it was chosen; empty without dev data
+    score: float | None  # its value of that score; None without dev data
+    last_step: int | None = None  # of the run; None until it has ended
+    last_score: float | None = None  # the value of that score for the last step's encoder
+    scores: dict[str, float] = dataclasses.field(default_factory=dict)  # all of the kept encoder
+    start: dict[str, float] = dataclasses.field(default_factory=dict)  # before the first step
+
+    def describe(self) -> str:
+        """One line, such as "step 80 of 120, dev/map 64.3 (60.1 at the start, 63.1 at the end)"."""
+        text = f"step {self.step}"
+        if self.last_step is not None:
+            text += f" of {self.last_step}"
+        if self.score is None:
+            return f"{text}, the last one: there are no dev data to choose by"
+        turns = ""
+        if self.metric.endswith(("_r1", "_r2", "_r5", "_mrr")):  # a rank of the true response
+            after = " and after" if "_bidirectional_" in self.metric else ""
+            turns = f" (of {CANDIDATES}, by the turns before{after} it)"
+        others = {
+            "at the start": self.start.get(self.metric) if self.step else None,
+            "at the end": self.last_score if self.step != self.last_step else None,
+        }
+        shown = [f"{value:.4g} {when}" for when, value in others.items() if value is not None]
+        text += f", {self.metric}{turns} {self.score:.4g}"
+        return f"{text} ({', '.join(shown)})" if shown else text
+
+
+@dataclasses.dataclass(frozen=True)
 class Outcome:
     """The result of a run: the dev scores of the last step, empty without dev data, and the step
     and scores of the encoder that it kept.
@@ -119,7 +154,7 @@ class Outcome:
     def list_warnings(self) -> list[str]:
         """What a user should know of the kept encoder before using it."""
         kept, heads = self.kept, f"dev/{PROJECTED}_r1"
-        found = [] if kept.step else [UNTRAINED]
+        found = [] if kept.step else [_UNTRAINED]
         now, last = kept.scores.get(heads, math.inf), self.scores.get(heads, -math.inf)
         if now < last and kept.metric != heads:
             state = f"those of step {kept.step}" if kept.step else "untrained"
@@ -133,28 +168,55 @@ class Outcome:
 
 @dataclasses.dataclass
 class Evaluate(Hook):
-    """Evaluates on dev data, and keeps the encoder if it is the best so far."""
+    """Evaluates on dev data, and writes the encoder whenever it is the best so far; without scores,
+    at every evaluation.
+
+    A record of the step, the score and the files' SHA-256 is written beside the weights. A resumed
+    run reads it, so that only a better encoder replaces the kept one, and a lost or damaged one is
+    detected.
+    """
 
     evaluate: Callable[[], Scores]  # the dev scores; an empty dict without dev data
-    best: BestEncoder
     summaries: SummaryWriter
     scored: tf.Variable  # int64, the step that was evaluated last; it is saved with the model
+    folder: pathlib.Path  # of the best encoder
+    metric: str  # name of the dev score that decides
+    write: Callable[[pathlib.Path], None]  # writes the current encoder into a folder
+    lower_is_better: bool = False
+    kept: Kept | None = None
     outcome: Outcome | None = None  # the result of the run, when it has ended
     _scores: Scores | None = None
 
     def begin(self, step: int, resumed: bool) -> None:
-        # An encoder that was kept before the first checkpoint does not count.
-        if resumed:
-            self.best.restore()
+        if not resumed:  # an encoder that was kept before the first checkpoint does not count
+            return
+        restore_replaced(self.folder)
+        try:
+            kept, files = _read_record(self.folder)
+            damage = find_damage(self.folder, files)
+        except (InputError, OSError) as error:
+            damage = str(error)
+        if not damage:
+            self.kept = kept
+            return
+        logging.warning(
+            "%s: the encoder that the run has kept is lost: %s; the next evaluation's encoder will "
+            "replace it",
+            *(self.folder, damage),
+        )
 
     def at_boundary(self, step: int) -> None:
-        if self.scored.numpy() < step or not self.best.kept:
+        if self.scored.numpy() < step or not self.kept:
             self._scores = self._score(step)
 
     def end(self, step: int) -> None:
         # A run resumed at its end evaluated its last step in an earlier process.
         scores = self._score(step) if self._scores is None else self._scores
-        self.outcome = Outcome(scores, self.best.end(scores, step))
+        assert self.kept
+        last = scores.get(self.kept.metric)
+        self.kept = dataclasses.replace(self.kept, last_step=step, last_score=last)
+        _write_record(self.folder, self.kept, _read_record(self.folder)[1])
+        self.outcome = Outcome(scores, self.kept)
 
     def _score(self, step: int) -> Scores:
         started = time.monotonic()
@@ -163,19 +225,56 @@ class Evaluate(Hook):
             self.summaries.scalars("eval", scores, step)
             seconds = time.monotonic() - started
             logging.info("step %d, evaluated in %.0f s:\n%s", step, seconds, format_table(scores))
-        try:
-            # At step 0 too: a run that never improves keeps the starting encoder, and says so.
-            kept = self.best.offer(scores, step)
-        except KeyError as error:
-            known = ", ".join(sorted(scores))
-            raise TrainingError(
-                f"`best_metric`={error.args[0]}: cannot be computed on these dev data; prepare "
-                f"them with a larger `dev_fraction`, or choose by one of {known}"
-            ) from error
-        if kept:
+            if self.metric not in scores:
+                known = ", ".join(sorted(scores))
+                raise TrainingError(
+                    f"`best_metric`={self.metric}: cannot be computed on these dev data; prepare "
+                    f"them with a larger `dev_fraction`, or choose by one of {known}"
+                )
+        # At step 0 too: a run that never improves keeps the starting encoder, and says so.
+        if self._is_best(scores):
+            start = self.kept.start if self.kept else scores if step == 0 else {}
+            metric = self.metric if scores else ""
+            kept = Kept(step, metric, scores.get(metric), scores=scores, start=start)
+            with atomic_directory(self.folder, overwrite=True) as target:
+                self.write(target)
+                _write_record(target, kept, hash_folder(target))
+            self.kept = kept
             self.summaries.scalars("best", scores, step)
         self.scored.assign(step)
         return scores
+
+    def _is_best(self, scores: Scores) -> bool:
+        """Whether an encoder with these dev scores is better than the one kept so far."""
+        if not scores or not self.kept or self.kept.score is None:
+            return True
+        now, before = scores[self.metric], self.kept.score
+        return not (now >= before if self.lower_is_better else now <= before)
+
+
+def read_kept(folder: pathlib.Path) -> Kept:
+    """Reads the record of the encoder that a run kept in a folder.
+
+    Raises:
+        InputError: there is no such record, or it is damaged.
+    """
+    return _read_record(folder)[0]
+
+
+def _read_record(folder: pathlib.Path) -> tuple[Kept, dict[str, str]]:
+    """Reads the record of the encoder, and its files' SHA-256."""
+    path = folder / _RECORD_FILE
+    content = read_json_object(path, "the record of a trained encoder")
+    try:
+        names = [field.name for field in dataclasses.fields(Kept)]
+        kept = Kept(**{name: content[name] for name in names if name in content})
+        return kept, dict(content["files"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: not the record of a trained encoder: {error!r}") from error
+
+
+def _write_record(folder: pathlib.Path, kept: Kept, files: dict[str, str]) -> None:
+    write_record(folder / _RECORD_FILE, {**dataclasses.asdict(kept), "files": files})
 
 
 def format_table(scores: Scores) -> str:

@@ -8,8 +8,8 @@ from dcse_tf.errors import InputError
 from dcse_tf.files import hash_file, hash_folder, require_same, write_record
 from dcse_tf.input_files import read_json_object
 from dcse_tf.tasks.train_options import TrainOptions
-from dcse_tf.training.best_encoder import read_kept
 from dcse_tf.training.checkpoint_store import find_checkpoint
+from dcse_tf.training.hooks import read_kept
 
 CONFIG_FILE = "config.json"
 INPUTS_FILE = "inputs.json"

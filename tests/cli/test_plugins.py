@@ -16,8 +16,7 @@ from dcse_tf.evaluation.evaluate_options import EvaluateOptions
 from dcse_tf.input_files import read_lines
 from dcse_tf.options import OptionError, option
 from dcse_tf.tasks import TASKS, register_task
-from dcse_tf.tasks.dialogue_cse import make_response_source
-from dcse_tf.tasks.spec import TaskSpec, Term
+from dcse_tf.tasks.spec import Term
 from dcse_tf.tasks.train_options import BatchOptions, TrainOptions
 from dcse_tf.training.train import train
 
@@ -25,9 +24,15 @@ pytestmark = pytest.mark.slow
 
 
 class MarginOptions(BatchOptions):
+    help = "responses above their negatives by a margin"
+    scores, percent = ("loss",), False
+
     task: str = "margin"
     learning_rate: float = 1e-3
     margin: float = option(0.3, "How much a response exceeds its negatives.", minimum=0.0)
+
+    def list_terms(self, setup):
+        return [Margin(setup)]
 
 
 class Margin(Term):
@@ -56,17 +61,6 @@ class Margin(Term):
         return {"loss": ops.sum(excess * real, axis=1)}
 
 
-SPEC = TaskSpec(
-    MarginOptions,
-    "responses above their negatives by a margin",
-    make_source=make_response_source,
-    list_terms=lambda setup: [Margin(setup)],
-    scores=lambda options: ("loss",),
-    percent=False,
-    lower_is_better=("loss",),
-)
-
-
 def read_slashes(path, bad_lines):
     """A session a line, its turns with slashes between them."""
     for number, line in read_lines(path, bad_lines):
@@ -80,7 +74,7 @@ def read_slashes(path, bad_lines):
 @pytest.fixture
 def plugged():
     """As if a plug-in had been loaded."""
-    register_task(SPEC)
+    register_task(MarginOptions)
     register_format("slashes", read_slashes, help="a session a line, slashes between turns")
     yield
     del TASKS["margin"], FORMATS["slashes"]
@@ -134,7 +128,7 @@ def test_its_options_are_the_tasks_own(plugged):
 
 def test_a_name_that_is_taken_is_refused(plugged):
     with pytest.raises(ValueError, match="'margin'"):
-        register_task(SPEC)
+        register_task(MarginOptions)
 
 
 def install(folder, text):
@@ -150,13 +144,12 @@ REGISTERS = """
 from dcse_tf.options import option
 from dcse_tf.tasks import register_task
 from dcse_tf.tasks.train_options import TrainOptions
-from dcse_tf.tasks.spec import TaskSpec
 
+@register_task
 class ToyOptions(TrainOptions):
+    help = "a toy that jumps"
     task: str = "toy"
     jump: float = option(0.2, "How high a toy jumps.")
-
-register_task(TaskSpec(ToyOptions, "a toy that jumps", None, None, None, ()))
 """
 
 

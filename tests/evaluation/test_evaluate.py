@@ -21,7 +21,7 @@ from dcse_tf.evaluation.evaluate_options import CompareOptions, EvaluateOptions
 from dcse_tf.evaluation.report import compare_results, describe_differences
 from dcse_tf.options import OptionError
 from dcse_tf.training.build import build_training
-from dcse_tf.training.dev_evaluation import DevEvaluation
+from dcse_tf.training.dev_evaluation import make_dev_evaluation
 
 LENGTH = 8
 
@@ -73,8 +73,7 @@ def test_the_log_of_a_training_says_which_turns_dev_scores_see(data_dir, monkeyp
         data_dir=str(data_dir), run_dir="unused", encoder_size="tiny", dev_samples=10,
         steps=1, global_batch_size=4, negatives=3,
     )  # fmt: skip
-    training = build_training(options)
-    DevEvaluation(training.setup, training.model)
+    make_dev_evaluation(build_training(options))
     (told,) = [text for text in said if "dev/cosine_r1" in text]
     assert "dev/cosine_r1 and so on: 3 before;" in told
     assert told.endswith("dev/cosine_bidirectional_r1 and so on: 3 before, 3 after")

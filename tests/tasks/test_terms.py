@@ -12,8 +12,8 @@ from dcse_tf.exporting.export_options import ExportOptions
 from dcse_tf.exporting.model_card import write_model_card
 from dcse_tf.options import OptionError, option
 from dcse_tf.tasks import TASKS
-from dcse_tf.tasks.spec import Term
-from dcse_tf.tasks.train_options import TermOptions, TrainOptions
+from dcse_tf.tasks.spec import Term, TermOptions
+from dcse_tf.tasks.train_options import TrainOptions
 
 SETTINGS = {
     "encoder_size": "tiny", "global_batch_size": 8, "steps": 4, "learning_rate": 1e-3,
@@ -63,10 +63,10 @@ class Size(Term):
 @pytest.fixture(autouse=True)
 def registered():
     """As if a plug-in had been loaded."""
+    before = dict(TASKS)
     dcse_tf.register_term(Size, list(OF_TASK))
     yield
-    for task in OF_TASK:
-        TASKS[task].further_terms.remove(Size)
+    TASKS.update(before)
 
 
 def train(data_dir, folder, task, **changes):

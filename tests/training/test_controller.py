@@ -11,10 +11,17 @@ import pytest
 import tensorflow as tf
 
 from dcse_tf.files import marked
-from dcse_tf.training.best_encoder import BestEncoder, Kept, read_kept
 from dcse_tf.training.checkpoint_store import CheckpointStore
 from dcse_tf.training.controller import Controller, Hook, Stopped, StopSignals, TrainingError
-from dcse_tf.training.hooks import Evaluate, Outcome, Report, SummaryWriter, format_table
+from dcse_tf.training.hooks import (
+    Evaluate,
+    Kept,
+    Outcome,
+    Report,
+    SummaryWriter,
+    format_table,
+    read_kept,
+)
 
 METRICS = {"loss": 1.0, "gradient_norm": 1.0, "samples": 8.0, "tokens": 8.0, "cells": 8.0}
 METRICS |= {"without_negatives": 0.0, "diverged": 0.0, "stopped": 0.0}
@@ -63,9 +70,9 @@ class CountingTrainer:
 def _start(run_dir, trainer, evaluate=dict, *, steps=20, lower=False, eval_every=10, hooks=()):
     """A run that logs every 3 steps and saves every 5; what it ended with."""
     summaries = SummaryWriter(run_dir / "tensorboard")
-    best = BestEncoder(run_dir / "encoder", "dev/score", lower, trainer.write)
+    best = (run_dir / "encoder", "dev/score", trainer.write, lower)
     scored = tf.Variable(-1, trainable=False, dtype=tf.int64)
-    evaluation = Evaluate(eval_every, evaluate, best, summaries, scored)
+    evaluation = Evaluate(eval_every, evaluate, summaries, scored, *best)
     state = tf.train.Checkpoint(model=trainer.model, optimizer=trainer.optimizer, scored=scored)
     options = types.SimpleNamespace(steps=steps, to_dict=dict)
     controller = Controller(

@@ -29,7 +29,7 @@ class Contrast(Term):
     name = "contrast"
 
     def __init__(
-        self, setup: Setup[Any], weight: float, similarity: str = "matching", first_dims: int = 0
+        self, setup: Setup, weight: float, similarity: str = "matching", first_dims: int = 0
     ):
         super().__init__(setup, weight)
         self.rows = "responses"
@@ -93,7 +93,7 @@ class ViewContrast(Contrast):
     The similarity is the cosine.
     """
 
-    def __init__(self, setup: Setup[Any]):
+    def __init__(self, setup: Setup):
         super().__init__(setup, 1.0, "cosine")
         self.label = ""
 
@@ -117,7 +117,7 @@ class ScorePairs(Contrast):
 
     name = "pair_score"
 
-    def __init__(self, setup: Setup[Any], context_tokens: int = 0):
+    def __init__(self, setup: Setup, context_tokens: int = 0):
         super().__init__(setup, 1.0)
         self.label = ""
         self._context_tokens = context_tokens

@@ -159,7 +159,7 @@ class SegmentPairs(Match):
 class MaskedLmOfPairs(MaskedLm):
     """Post-training: masked tokens of the pairs' sequences. Metrics: accuracy."""
 
-    def __init__(self, setup: Setup[Any], weight: float | None = None):
+    def __init__(self, setup: Setup, weight: float | None = None):
         super().__init__(setup, weight)
         self.rows = SegmentPairs.name
 

@@ -1,7 +1,5 @@
 """Terms that compare the encoder with the one that training started from."""
 
-from typing import Any
-
 import tensorflow as tf
 from keras import ops
 
@@ -27,7 +25,7 @@ class Predict(Term):
     name = "prediction"
     needs_start = True
 
-    def __init__(self, setup: Setup[Any]):
+    def __init__(self, setup: Setup):
         super().__init__(setup)
         self.rows = "responses"
 

@@ -51,7 +51,7 @@ class MaskedLm(Term):
         return share_of_most_frequent(arrays["ids"], arrays["weights"])
 
 
-def make_masking_rule(setup: Setup[Any], prefix_tokens: int = 0) -> MaskingRule:
+def make_masking_rule(setup: Setup, prefix_tokens: int = 0) -> MaskingRule:
     """How tokens are masked; those of a prefix and special tokens never are."""
     return MaskingRule(
         mask_rate=setup.options.mask_rate,
