@@ -50,7 +50,6 @@ setup(
     install_requires=[
         "absl-py>=2.0,<3",
         "filelock>=4.2,<5",
-        "fsspec>=2025.5",
         "huggingface_hub>=1.0,<3",
         "ijson>=3.3,<4",
         "Jinja2>=3.1,<4",

@@ -6,12 +6,11 @@ and type checkers, and `dcse JOB --help` explains them.
 """
 
 import contextlib
-import dataclasses
 import functools
 import logging
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from dcse_tf import progress
 from dcse_tf.arguments import read_flags
@@ -22,7 +21,6 @@ from dcse_tf.evaluation.evaluate_options import EvaluateOptions
 from dcse_tf.exporting.export_options import ExportOptions
 from dcse_tf.options import Options
 from dcse_tf.search.search_options import EmbedOptions
-from dcse_tf.stores import stage
 from dcse_tf.tasks.train_options import TrainOptions
 from dcse_tf.training.merge import MergeOptions
 
@@ -32,16 +30,6 @@ if TYPE_CHECKING:
     from dcse_tf.training.hooks import Outcome
 
 T = TypeVar("T", bound=Options)
-
-
-@contextlib.contextmanager
-def _show_log() -> Iterator[None]:
-    """Shows log messages, unless the program has configured logging itself."""
-    # absl adds a handler with the basic format to a root logger that has none.
-    formats = (getattr(handler.formatter, "_fmt", "") for handler in logging.root.handlers)
-    own = any(form != logging.BASIC_FORMAT for form in formats)
-    with contextlib.nullcontext() if own else progress.show_log():
-        yield
 
 
 def make_options(
@@ -55,8 +43,8 @@ def make_options(
     return kind.from_dict(read_flags(kind, job, flags)[1] | keywords)
 
 
-def _job(kind: type[T]) -> Callable[[Callable[[T], Any]], Callable[..., Any]]:
-    """Makes a function of keyword arguments from one of a job's options.
+def _job(kind: type[T]) -> Callable[[Callable[[T], Any]], Any]:
+    """Makes a function of keyword arguments from one of a job's options, which stays as its `run`.
 
     Every function takes `preset`, a preset's name or several, of which later ones win, and the
     options of the class as keywords. None counts as not given. It raises OptionError if an option
@@ -64,17 +52,23 @@ def _job(kind: type[T]) -> Callable[[Callable[[T], Any]], Callable[..., Any]]:
     exist or TensorFlow is not installed.
     """
 
-    def decorate(function: Callable[[T], Any]) -> Callable[..., Any]:
+    def decorate(function: Any) -> Any:
         @functools.wraps(function)
         def call(*, preset: str | Sequence[str] = (), **given: Any) -> Any:
             job = function.__name__
-            options: Any = make_options(kind, job, preset, given)
-            with _show_log(), stage(options) as staged, name_missing_tensorflow(job):
-                return function(staged)
+            options = make_options(kind, job, preset, given)
+            options.check_files()
+            # absl adds a handler with the basic format to a root logger that has none. A program
+            # that has configured logging itself shows messages its own way.
+            formats = (getattr(handler.formatter, "_fmt", "") for handler in logging.root.handlers)
+            own = any(form != logging.BASIC_FORMAT for form in formats)
+            shown = contextlib.nullcontext() if own else progress.show_log()
+            with shown, name_missing_tensorflow(job):
+                return function(options)
 
         # `help` would show the function inside.
         del call.__wrapped__
-        call.options = kind  # type: ignore[attr-defined]
+        vars(call).update(options=kind, run=function)
         return call
 
     return decorate
@@ -175,19 +169,12 @@ def evaluate(options: EvaluateOptions) -> "list[Result]":
     return job.evaluate(options)
 
 
-@dataclasses.dataclass(frozen=True)
-class Embedded:
-    """What `embed` wrote.
+class Embedded(NamedTuple):
+    """What `embed` wrote."""
 
-    Attributes:
-        path: the NumPy file or, with `spark_master`, the folder of Parquet files.
-        rows: the number of rows written.
-        dim: the dimension of the embeddings.
-    """
-
-    path: pathlib.Path
+    path: pathlib.Path  # the NumPy file or, with `spark_master`, the folder of Parquet files
     rows: int
-    dim: int
+    dim: int  # of the embeddings
 
 
 @_job(EmbedOptions)

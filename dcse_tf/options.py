@@ -15,12 +15,12 @@ import os
 import pathlib
 import types
 import typing
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, ClassVar, Literal, NoReturn, Self
 
 from dcse_tf.errors import InputError
 from dcse_tf.files import write_record
-from dcse_tf.input_files import parse_json
+from dcse_tf.input_files import parse_json, resolve_inputs
 
 # The ranges of TensorFlow's int32 and float32.
 _LARGEST_INT = 2**31 - 1
@@ -46,7 +46,6 @@ def option(
     words: Mapping[str, float] = types.MappingProxyType({}),
     required: bool = False,
     path: Literal["", "reads", "files", "writes", "renews", "resumes"] = "",
-    on_cluster: bool = False,
     resume: Literal["same", "free"] = "same",
     group: str = "",
 ) -> Any:
@@ -65,7 +64,6 @@ def option(
             by this name, such as a checkpoint on a hub; "files": files, checked to exist before
             anything is loaded; "writes": an output that is replaced only with `overwrite`;
             "renews": one that is replaced; "resumes": a folder that a later run continues.
-        on_cluster: whether, with `spark_master`, it names what the cluster's tasks read or write.
         resume: what a training run that is resumed says to another value. "same": it is refused;
             of what the job reads, the content is compared and not the name. "free": what was
             learnt so far does not depend on it.
@@ -120,13 +118,13 @@ class Options:
         fields = (vars(base).get("__dataclass_fields__", {}) for base in cls.__mro__[1:])
         inherited = collections.ChainMap[str, dataclasses.Field](*fields)
         for name in vars(cls).get("__annotations__", {}):
-            own = vars(cls).get(name, dataclasses.MISSING)
+            own: Any = vars(cls).get(name, dataclasses.MISSING)
             if isinstance(own, dataclasses.Field):
                 rules = {**own.metadata, "group": own.metadata.get("group") or group}
                 setattr(cls, name, dataclasses.field(default=own.default, metadata=rules))
             elif name in inherited:
-                rules = inherited[name].metadata
-                setattr(cls, name, dataclasses.field(default=own, metadata=rules))
+                field = dataclasses.field(default=own, metadata=inherited[name].metadata)
+                setattr(cls, name, field)
         dataclasses.dataclass(frozen=True)(cls)
 
     def __post_init__(self) -> None:
@@ -195,11 +193,12 @@ class Options:
             if all(field.metadata[rule] == value for rule, value in rules.items())
         }
 
-    def list_files(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Yields (option name, files) for each option that names files the job reads."""
+    def check_files(self) -> None:
+        """Raises InputError if an option names a file that does not exist."""
+        if getattr(self, "spark_master", ""):
+            return  # its cluster may read tables and URLs, which the job itself looks for
         for name, value in self.select(path="files").items():
-            if value:
-                yield name, value if isinstance(value, tuple) else (value,)
+            resolve_inputs(value if isinstance(value, tuple) else (value,) if value else (), name)
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -3,10 +3,13 @@
 Only a job's own modules import TensorFlow, so that --help and errors in flags appear at once.
 """
 
+import contextlib
+import dataclasses
 import faulthandler
 import gc
 import importlib
 import importlib.metadata
+import json
 import os
 import pathlib
 import signal
@@ -16,24 +19,22 @@ from typing import Any, NamedTuple
 
 from dcse_tf import progress
 from dcse_tf.arguments import list_presets, parse_flags
+from dcse_tf.bert.blanks import is_blank
 from dcse_tf.cli.help import HELP, as_flags, describe_job, list_jobs, one_line
-from dcse_tf.cli.queries import search
 from dcse_tf.errors import EXIT_STATUS, InputError, name_missing_tensorflow
+from dcse_tf.files import atomic_file
+from dcse_tf.input_files import BadLines, read_lines, resolve_inputs
 from dcse_tf.options import OptionError, Options, show
-from dcse_tf.stores import stage
 
 
 def prepare_data(options: Any) -> None:
-    """Prepares on this machine or a cluster, and prints the manifest's figures."""
-    if options.spark_master:
-        from dcse_tf.spark.prepare_on_spark import prepare_on_spark as job
-    else:
-        from dcse_tf.data.prepare import prepare_data as job
+    """Prints the manifest's figures."""
+    from dcse_tf import api
 
     # Collections that traverse the imported objects, while many short-lived turns are made, would
     # take a quarter of the time.
     gc.freeze()
-    manifest = job(options)
+    manifest = api.prepare_data.run(options)
     for name, split in manifest.splits.items():
         print(
             f"{name}: {split.sessions} sessions, {split.utterances} utterances, {split.tokens} "
@@ -101,14 +102,71 @@ def compare(options: Any) -> None:
 
 
 def embed(options: Any) -> str:
-    """Embeds on this machine or a cluster."""
-    if options.spark_master:
-        from dcse_tf.spark.embed_on_spark import embed_on_spark as job
-    else:
-        from dcse_tf.search.embed_file import embed as job
+    """Says what was written."""
+    from dcse_tf import api
 
-    rows, dim = job(options)
-    return f"{rows} embeddings of {dim} dimensions are in {options.output}"
+    path, rows, dim = api.embed.run(options)
+    return f"{rows} embeddings of {dim} dimensions are in {path}"
+
+
+def search(options: Any) -> None:
+    """Answers the queries of the options or, one at a time, those of standard input."""
+    from dcse_tf.search.searcher import open_searcher
+
+    given = None if options.query is None else [options.query]
+    if options.queries:
+        paths = resolve_inputs(options.queries, "queries")
+        lines = (text for path in paths for _, text in read_lines(path, BadLines(0, option="")))
+        given = [text for text in lines if not is_blank(text)]
+    written = options.output not in ("", "-")
+    with open_searcher(options) as searcher, contextlib.ExitStack() as stack:
+        file = sys.stdout
+        if written:
+            partial = stack.enter_context(atomic_file(pathlib.Path(options.output)))
+            file = stack.enter_context(partial.open("w", encoding="utf-8"))
+        # The sender of a line of standard input may wait for its answer.
+        single = ((query, searcher.answer([query])[0]) for query in _read_queries())
+        for query, hits in single if given is None else searcher.answer_all(given):
+            answer = _format_json if options.output else _format_answer
+            print(answer(query, hits), file=file, flush=not written)
+    if written:
+        print(f"the answers are in {options.output}")
+
+
+def _read_queries() -> Iterator[str]:
+    """Yields the lines of standard input, except blank ones."""
+    if sys.stdin.isatty():
+        print("a query a line, please; Ctrl-D ends", file=sys.stderr)
+    for number, raw in enumerate(iter(sys.stdin.buffer.readline, b""), start=1):
+        try:
+            query = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise InputError(f"standard input:{number}: not UTF-8: {error.reason}") from error
+        if not is_blank(query):
+            yield query
+
+
+def _format_answer(query: str, hits: list[Any]) -> str:
+    """A query and a line per hit: rank, scores, line, count and text, where they apply."""
+    lines = [query]
+    for hit in hits:
+        often = f" (x{hit.count})" if hit.count > 1 else ""
+        score = "" if hit.score is None else f"{hit.score:8.4f}  "
+        lines.append(f"{hit.rank:>4}  {score}{hit.cosine:.4f}  line {hit.line}{often}  {hit.text}")
+    return "\n".join([*lines, ""])
+
+
+def _format_json(query: str, hits: list[Any]) -> str:
+    """A query and its hits as one line of JSON."""
+    answers = [
+        {
+            name: round(value, 6) if isinstance(value, float) else value
+            for name, value in dataclasses.asdict(hit).items()
+            if value is not None
+        }
+        for hit in hits
+    ]
+    return json.dumps({"query": query, "answers": answers}, ensure_ascii=False)
 
 
 def serve(options: Any) -> None:
@@ -263,9 +321,9 @@ def _run(job: str, flags: Sequence[str]) -> None:
         print(describe_job(job, summary, kind, [flag for flag in flags if flag not in HELP]))
         return
     options = parse_flags(kind, job, flags)
-    spell = progress.show_log(spell=as_flags)
-    with spell, stage(options) as staged, name_missing_tensorflow(job):
-        found = _load(run)(staged) if isinstance(run, str) else run(staged)
+    options.check_files()
+    with progress.show_log(spell=as_flags), name_missing_tensorflow(job):
+        found = (_load(run) if isinstance(run, str) else run)(options)
     for text in (found, JOBS[job].then.format_map(options.to_dict())):
         if text and isinstance(text, str):
             print(text)

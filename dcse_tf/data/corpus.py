@@ -32,7 +32,6 @@ class CorpusOptions(Options):
         "globs are allowed. package:NAME/FILE names a file inside an installed Python package.",
         required=True,
         path="files",
-        on_cluster=True,
     )
     columns: tuple[str, ...] = option(
         (),
@@ -173,11 +172,6 @@ class PrepareOptions(SplitOptions):
             self.refuse("spark_master", "train a vocabulary on one machine, and give `vocab`")
         if self.spark_master and self.max_sessions:
             self.refuse("max_sessions", "not with `spark_master`, which reads all files at once")
-
-    def list_files(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        of_files = super().list_files()
-        of_tables = self.spark_master and self.format == "table"
-        return (own for own in of_files if own[0] != "input" or not of_tables)
 
 
 # Reading

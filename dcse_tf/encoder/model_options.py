@@ -12,7 +12,6 @@ class ModelOptions(EncoderOptions):
         "Encoder: a folder, a hub name, package:NAME, a run directory or an export.",
         required=True,
         path="reads",
-        on_cluster=True,
     )
     batch_tokens: int = option(
         2048,

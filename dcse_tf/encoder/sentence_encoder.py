@@ -20,7 +20,6 @@ from dcse_tf.errors import InputError
 from dcse_tf.files import hash_bytes
 from dcse_tf.matching.head_files import HeadMaps, project
 from dcse_tf.progress import Progress
-from dcse_tf.stores import fetch
 
 # What a warning of truncated texts counts.
 _DISTINCT = "distinct texts"
@@ -106,7 +105,7 @@ class SentenceEncoder:
     @classmethod
     def from_options(cls, options: ModelOptions, option: str = "model") -> Self:
         """Loads the encoder that options name; see `load`."""
-        backend = load_backend(options.replace(model=fetch(options.model)), option)
+        backend = load_backend(options, option)
         return cls(backend, options.model, options.truncate_dim)
 
     @functools.cached_property

@@ -17,7 +17,6 @@ from dcse_tf.options import OptionError
 from dcse_tf.progress import Progress
 from dcse_tf.reading.reranker_files import RerankerSettings
 from dcse_tf.reranker.scorers import Scorer, load_scorer, read_reranker
-from dcse_tf.stores import fetch
 
 _COMPUTE_DTYPES = ("float32", "bfloat16")
 
@@ -92,8 +91,8 @@ class Reranker:
         """Loads a re-ranker.
 
         Args:
-            path: a run directory, a checkpoint folder, an export to ONNX, package:NAME, a hub name,
-                or the URL of one in a store.
+            path: a run directory, a checkpoint folder, an export to ONNX, package:NAME or a hub
+                name.
             batch_tokens: tokens scored at a time, including padding.
             compute_dtype: "float32" or "bfloat16"; scores are float32 either way. For an export
                 only "float32" is accepted, and it computes in the type it was written in.
@@ -109,10 +108,10 @@ class Reranker:
             raise OptionError(
                 f"`compute_dtype`={compute_dtype}: expected {' or '.join(_COMPUTE_DTYPES)}"
             )
-        name = fetch(os.fspath(path))
+        name = os.fspath(path)
         folder = read_reranker(name, option)
         scorer = load_scorer(folder, name, option, compute_dtype)
-        return cls(scorer, folder.settings, folder.vocabulary, os.fspath(path), batch_tokens)
+        return cls(scorer, folder.settings, folder.vocabulary, name, batch_tokens)
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -13,7 +13,6 @@ class EmbedOptions(ModelOptions):
         "Text file, one sentence a line; plain or compressed. It may be larger than memory.",
         required=True,
         path="files",
-        on_cluster=True,
     )
     output: str = option(
         "",
@@ -21,7 +20,6 @@ class EmbedOptions(ModelOptions):
         "stopped, the same command resumes it.",
         required=True,
         path="writes",
-        on_cluster=True,
     )
     block_size: int = option(
         100_000,

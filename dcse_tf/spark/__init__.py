@@ -1,7 +1,4 @@
-"""Jobs on a Spark cluster: prepares and embeds corpora that are too large for one machine.
-
-Needs the extra: pip install -e ".[spark]"
-"""
+"""Jobs on a Spark cluster: prepares and embeds corpora that are too large for one machine."""
 
 from dcse_tf.spark.embed_on_spark import embed_column
 

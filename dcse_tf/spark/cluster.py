@@ -4,9 +4,11 @@ import contextlib
 import functools
 import glob
 import os
+import pathlib
 import re
 import socket
 import sys
+import urllib.parse
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +16,11 @@ from dcse_tf.data.corpus import PrepareOptions
 from dcse_tf.data.formats.exports import choose_columns
 from dcse_tf.errors import InputError, first_line, require
 from dcse_tf.input_files import resolve_inputs
-from dcse_tf.stores import is_url, list_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+URL = re.compile("[a-z][a-z0-9+.-]*://.")  # which Spark reads and Python does not
 _SECONDS = 5.0  # to reach a master
 _FILES = 64  # that tables are gathered into; also the number of tasks that read them
 
@@ -75,17 +77,25 @@ def explain_fault(error: Exception) -> str:
     return next((line for line in said if "Exception: " not in line), first_line(error))
 
 
-def list_inputs(patterns: Sequence[str]) -> list[str]:
-    """Resolves files and globs to absolute paths or URLs that every machine can use; InputError if
-    one matches no file.
+def list_inputs(session: "SparkSession", patterns: Sequence[str], folder: str) -> list[str]:
+    """Resolves files and globs to absolute paths that every machine can use. Of URLs, the cluster
+    puts copies, each below 2 GB, into a `folder` that all workers see. InputError: no such file.
     """
     found: list[str] = []
     for pattern in patterns:
-        if is_url(pattern):
-            found += list_files(pattern)
+        if URL.match(pattern):
+            files = session.sparkContext.binaryFiles(pattern)
+            found += sorted(files.map(functools.partial(_copy, folder)).collect())
         else:
             found += [str(path.absolute()) for path in resolve_inputs([pattern])]
     return list(dict.fromkeys(found))
+
+
+def _copy(folder: str, file: tuple[str, bytes]) -> str:
+    path = pathlib.Path(folder, urllib.parse.quote(file[0], safe=""))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(file[1])
+    return str(path)
 
 
 def gather_tables(session: "SparkSession", config: PrepareOptions, folder: str) -> PrepareOptions:
@@ -120,7 +130,7 @@ def gather_tables(session: "SparkSession", config: PrepareOptions, folder: str) 
     by_session = rows.repartitionByRange(_FILES, "session_id").sortWithinPartitions(*rows.columns)
     # A cluster may be configured to start a new file after some number of rows, within a session.
     by_session.drop("time").write.option("maxRecordsPerFile", 0).parquet(f"file://{folder}")
-    return config.replace(input=tuple(list_inputs([f"{folder}/*.parquet"])), columns=())
+    return config.replace(input=(f"{folder}/*.parquet",), columns=())
 
 
 def _read(session: "SparkSession", name: str) -> "DataFrame":
@@ -128,7 +138,7 @@ def _read(session: "SparkSession", name: str) -> "DataFrame":
     from pyspark.errors import AnalysisException
 
     found = [name] if os.path.exists(name) else sorted(glob.glob(name))
-    paths = [name] if is_url(name) else [f"file://{os.path.abspath(path)}" for path in found]
+    paths = [name] if URL.match(name) else [f"file://{os.path.abspath(path)}" for path in found]
     try:
         if not paths:
             return session.read.table(name)

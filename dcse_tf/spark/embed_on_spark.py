@@ -15,7 +15,7 @@ from dcse_tf.encoder.model_options import ModelOptions
 from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_directory
 from dcse_tf.search.search_options import EmbedOptions
-from dcse_tf.spark.cluster import connect, list_inputs
+from dcse_tf.spark.cluster import URL, connect, list_inputs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -53,20 +53,16 @@ def embed_on_spark(config: EmbedOptions) -> tuple[int, int]:
     of rows written and the dimension of the embeddings.
 
     Text files have one column, "text", with a line a row. All workers must see the output's folder.
-
-    Raises:
-        InputError: the model, the input or the cluster cannot be used.
-        FileExistsError: the output exists and may not be replaced.
-        LockedError: another job is writing it.
     """
     from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 
     encoder = SentenceEncoder.from_options(config)
-    paths = list_inputs([config.input])
     with (
         atomic_directory(pathlib.Path(config.output).absolute(), config.overwrite) as folder,
         connect(config.spark_master, "dcse embed") as session,
     ):
+        given = [config.input]
+        paths = given if URL.match(config.input) else list_inputs(session, given, "")
         if all(path.endswith(".parquet") for path in paths):
             frame = session.read.parquet(*paths)
         else:

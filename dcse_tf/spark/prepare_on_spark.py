@@ -21,14 +21,10 @@ from dcse_tf.data.prepare import ChunkRecords, ChunkSerializer, prepare_data, sp
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines
 from dcse_tf.spark.cluster import connect, gather_tables, list_inputs
-from dcse_tf.stores import fetch
 
 
 def prepare_on_spark(config: PrepareOptions) -> Manifest:
-    """Prepares a corpus on the cluster of `spark_master`.
-
-    Raises: see `dcse_tf.data.prepare.prepare`; InputError also if the cluster cannot be used.
-    """
+    """Prepares a corpus on the cluster of `spark_master`."""
     parent = pathlib.Path(config.output_dir).absolute().parent  # which all workers see
     parent.mkdir(parents=True, exist_ok=True)
     with (
@@ -43,13 +39,13 @@ def prepare_on_spark(config: PrepareOptions) -> Manifest:
 def _tokenise(
     session: Any, folder: str, config: PrepareOptions, vocabulary: Vocabulary, bad_lines: BadLines
 ) -> Generator[ChunkRecords]:
-    """See `dcse_tf.data.prepare.Tokenise`; sessions of tables go to `folder`."""
+    """See `dcse_tf.data.prepare.Tokenise`; `folder` is for sessions of tables and copies."""
     from pyspark import StorageLevel
 
     if config.format == "table":
         config = gather_tables(session, config, folder)
     context = session.sparkContext
-    paths = list_inputs(config.input)
+    paths = list_inputs(session, config.input, f"{folder}/copies")
     files = context.parallelize(paths, len(paths)).zipWithIndex()
     copies = files.flatMap(lambda file: _read_keys(config, *file)).reduceByKey(
         lambda one, other: (*min(one[:2], other[:2]), one[2] | other[2])
@@ -82,7 +78,7 @@ Copy = tuple[tuple[int, int], str, frozenset[str]]
 
 def _read_keys(config: PrepareOptions, path: str, file: int) -> Iterator[tuple[int, Copy]]:
     """Yields the `content_key` of each session of a file whose copies must be found."""
-    sessions = read_files([pathlib.Path(fetch(path))], config, config.count_bad_lines(named=0))
+    sessions = read_files([pathlib.Path(path)], config, config.count_bad_lines(named=0))
     try:
         for number, (session_id, turns, *given) in enumerate(sessions):
             if not given and (key := content_key(turns)) is not None:
@@ -107,7 +103,7 @@ def _read_file(work: bytes, path: str) -> Iterator[bytes | int | str]:
     serialize, config, moved = _make_serializer(work)
     bad_lines = config.count_bad_lines()
     try:
-        sessions = read_files([pathlib.Path(fetch(path))], config, bad_lines)
+        sessions = read_files([pathlib.Path(path)], config, bad_lines)
         for chunk in split_into_chunks(sessions, Splitter(config, moved)):
             yield pickle.dumps(serialize(chunk))
     except InputError as error:

@@ -53,34 +53,34 @@ BASE = {
         "options",
         "machine",
         "progress",
+        "worker",
     ),
-    *("stores", "worker"),
 }
 
 # Lines of each room, and of what stands beside the package. A number may only fall: what is added
 # is paid for by what leaves. "base" are the modules at the top.
 BUDGETS = {
-    "base": 1743,
+    "base": 1600,
     "baselines": 725,
     "bert": 2871,
-    "cli": 451,
-    "data": 3897,
-    "encoder": 1232,
+    "cli": 431,
+    "data": 3891,
+    "encoder": 1230,
     "evaluation": 1613,
     "exporting": 1760,
     "inspecting": 450,
     "matching": 724,
     "reading": 743,
-    "reranker": 473,
-    "search": 721,
+    "reranker": 472,
+    "search": 719,
     "serving": 560,
     "sets": 565,
-    "spark": 372,
+    "spark": 371,
     "tasks": 2012,
     "training": 1678,
-    "tests": 18131,
+    "tests": 18015,
     "experiments": 3032,
-    "docs": 2176,
+    "docs": 2163,
 }
 
 

@@ -11,7 +11,7 @@ from load_once import load_once  # noqa: F401
 from tiny_bert import DIM, build_backbone, save_checkpoint
 from tiny_reranker import save_reranker
 
-from dcse_tf.cli.queries import search
+from dcse_tf.cli.commands import search
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.files import MADE_FROM_FILE, write_record

@@ -90,6 +90,10 @@ def test_the_records_are_those_of_one_machine(session, model, tmp_path):
     with pytest.raises(InputError, match=r"2 bad lines in all files .*`max_bad_lines`=1"):
         prepare_on_spark(many.replace(overwrite=True))
     assert _read(tmp_path / "many") == (files, manifest)
+    # By a URL, which Spark reads.
+    (tmp_path / "4.jsonl").unlink()
+    prepare_on_spark(many.replace(input=(f"file://{tmp_path}/*.jsonl",), overwrite=True))
+    assert _read(tmp_path / "many") == (files, manifest)
 
 
 def test_rows_of_tables_in_any_order_are_gathered(session, model, tmp_path):
@@ -150,6 +154,8 @@ def test_texts_are_embedded_as_on_one_machine(session, model, tmp_path):
     np.testing.assert_allclose(found, expected, atol=1e-5)
     with pytest.raises(FileExistsError):
         embed_on_spark(config)
+    by_url = config.replace(input=f"file://{tmp_path}/*.parquet", overwrite=True)
+    assert embed_on_spark(by_url) == (5, encoder.dim)
 
     frame = session.read.parquet(f"file://{tmp_path}/in.parquet")
     again = embed_column(frame, "text", model=str(model), name="vector").collect()
