@@ -19,8 +19,8 @@ ALLOWED = {
         "training",
     },
     "cli": {
-        *("baselines", "bert", "data", "evaluation", "exporting", "inspecting", "search"),
-        *("serving", "sets", "spark", "tasks", "training"),
+        *("api", "baselines", "bert", "data", "evaluation", "exporting", "inspecting", "search"),
+        *("serving", "sets", "tasks", "training"),
     },
     "serving": {"data", "encoder", "reranker", "search"},
     "spark": {"bert", "data", "encoder", "search"},
