@@ -1,7 +1,8 @@
 """The paper's contrastive objective as a task, and its extensions."""
 
 import dataclasses
-from typing import TYPE_CHECKING
+
+from absl import logging
 
 from dcse_tf.evaluation.names import PROJECTED
 from dcse_tf.options import option
@@ -13,9 +14,6 @@ from dcse_tf.tasks.train_options import (
     ContrastOptions,
     register_task,
 )
-
-if TYPE_CHECKING:
-    from dcse_tf.data.manifest import Manifest
 
 # The learning rate of the projection heads, as a multiple of the encoder's: they begin at random.
 _HEADS_RATE = 10.0
@@ -41,15 +39,11 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, BatchOptions):
 
     aggregation: str = option(
         "mean",
-        "How turns are combined. mean: all alike (the paper's I2); attention: by a network (I1, "
-        "equations 5 and 6); additive_attention: I1 as in the authors' code.",
+        "How turns are combined: all alike (I2), by a network (I1), or by I1 as in released code.",
         choices=("mean", "attention", "additive_attention"),
     )
     cosine_weight: float = option(
-        0.0,
-        "Share of the loss that contrasts the cosine of response and context. 1: no matching.",
-        minimum=0.0,
-        maximum=1.0,
+        0.0, "Share of the loss on the cosine. 1: no matching.", minimum=0.0, maximum=1.0
     )
     projection_dim: int = option(
         0, "Width of two heads behind which that cosine is contrasted.", minimum=2, or_zero=True
@@ -58,19 +52,13 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, BatchOptions):
         1.0, "Share of that contrast that lies behind the heads.", minimum=0.01, maximum=1.0
     )
     matryoshka_dims: tuple[str, ...] = option(
-        (),
-        "Also contrast the cosine of so many first dimensions, so that embeddings can be cut.",
+        (), "Also contrast so many first dimensions, so that embeddings can be cut."
     )
     prediction_weight: float = option(
-        0.0,
-        "Share of the loss that predicts, from a response, how turns around it were embedded.",
-        minimum=0.0,
-        maximum=1.0,
+        0.0, "Share of the loss on predicting the turns around.", minimum=0.0, maximum=1.0
     )
     rehearsal_weight: float = option(
-        0.0,
-        "Weight of keeping garbled texts' embeddings as they were, which spares other domains.",
-        minimum=0.0,
+        0.0, "Weight of keeping garbled texts where they were, for other domains.", minimum=0.0
     )
     rehearsal_texts: int = option(64, "Garbled texts in each step, over all devices.", minimum=1)
 
@@ -97,15 +85,6 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, BatchOptions):
     def similarities(self) -> tuple[str, ...]:
         return ("matching", "cosine", *([PROJECTED] if self.projection_dim else ()))
 
-    def list_warnings(self, manifest: "Manifest") -> list[str]:
-        found = super().list_warnings(manifest)
-        if self.cosine_weight == 1.0 and self.best_metric.startswith("dev/matching_"):
-            found.append(
-                f"`best_metric`={self.best_metric} chooses the encoder by a similarity that "
-                "`cosine_weight`=1 does not train; dev/cosine_r1 is that of the training"
-            )
-        return found
-
     def list_terms(self, setup: Setup) -> list[Term]:
         """The contrast of several similarities, with a share each; the prediction; the rehearsal.
 
@@ -113,6 +92,12 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, BatchOptions):
         """
         from dcse_tf.tasks.terms.start import Predict, Rehearse
 
+        if self.cosine_weight == 1.0 and self.best_metric.startswith("dev/matching_"):
+            logging.warning(
+                "`best_metric`=%s chooses the encoder by a similarity that `cosine_weight`=1 does "
+                "not train; dev/cosine_r1 is that of the training",
+                self.best_metric,
+            )
         dims = [int(text) for text in self.matryoshka_dims]
         if max(dims, default=0) >= (most := setup.backbone.hidden_dim):
             self.refuse("matryoshka_dims", f"expected fewer than the encoder's {most} dimensions")

@@ -218,7 +218,7 @@ def average(sums: Mapping[str, float]) -> Scores:
 def make_evaluation(objective: Objective) -> Callable[[], Scores]:
     """Makes the evaluation of a task's own dev scores, on the same draws every time.
 
-    It gives the terms' means over dev rows and, where a term knows it, "LABEL_chance": the accuracy
+    It gives the terms' means over dev rows and, where rows have hints, "LABEL_chance": the accuracy
     of the best rule that does not read.
     """
     options = objective.setup.options
@@ -238,7 +238,7 @@ def make_evaluation(objective: Objective) -> Callable[[], Scores]:
 
     @functools.cache
     def read() -> tuple[list[dict[str, np.ndarray]], Scores]:
-        """The batches, and what each term knows of chance."""
+        """The batches, and what is known of chance."""
         batches, chances = list(objective.make_batches(stream, "dev").as_numpy_iterator()), {}
         for term in objective.terms:
             own = [_take_own(term, batch) for batch in batches]
@@ -247,8 +247,8 @@ def make_evaluation(objective: Objective) -> Callable[[], Scores]:
                 for name in own[0]
                 if len({batch[name].shape[1:] for batch in own}) == 1
             }
-            if (chance := term.find_chance(arrays)) is not None:
-                chances[f"{term.label}_chance"] = chance
+            if "hints" in arrays and arrays["weights"].any():
+                chances[f"{term.label}_chance"] = score_best_rule(arrays)
         return batches, chances
 
     def evaluate() -> Scores:
@@ -261,3 +261,19 @@ def make_evaluation(objective: Objective) -> Callable[[], Scores]:
         return {name: unit * means[name] for name in names if name in means}
 
     return evaluate
+
+
+def score_best_rule(arrays: Mapping[str, np.ndarray]) -> float:
+    """The accuracy of the rule that answers by the more frequent label, 0 or 1, among the examples
+    with the same hint: how far they can be told apart without reading them.
+
+    Each half of the examples is answered by the rule made from the other half, so that a rule does
+    not gain from what is chance.
+    """
+    labels, weights, hints = (arrays[name] for name in ("labels", "weights", "hints"))
+    votes = (2.0 * labels - 1.0) * weights
+    first, right = np.arange(len(hints)) < len(hints) // 2, 0.0
+    for own in (first, ~first):
+        table = np.bincount(hints[~own], votes[~own], minlength=hints.max() + 1)
+        right += weights[own] @ ((table[hints[own]] > 0.0) == (labels[own] > 0.5))
+    return float(right / weights.sum())

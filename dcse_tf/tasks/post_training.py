@@ -34,7 +34,7 @@ class PostTrainingOptions(SequenceOptions, MaskingOptions):
         "continued pre-training on dialogues for response_selection: masked tokens and two segments"
     )
     similarities = ()
-    scores = ("masked_lm_accuracy", "pairs_accuracy", "masked_lm_chance", "pairs_chance")
+    scores = ("masked_lm_accuracy", "pairs_accuracy")
 
     task: str = "post_training"
     epochs: float = 25.0
@@ -47,10 +47,8 @@ class PostTrainingOptions(SequenceOptions, MaskingOptions):
 
     pairs: str = option(
         "utterance",
-        "The two segments to classify. utterance: a context, and its next turn or another "
-        "session's (BERT-VFT); pieces: the sides of a split dialogue, of which one may be another "
-        "session's (BERT); relevance: a context and its next turn, another of the session, or "
-        "another session's (BERT-FP, with 3 `context_turns`).",
+        "Segments to classify. utterance: context and turn (BERT-VFT); pieces: sides of a dialogue "
+        "(BERT); relevance: context and turn of three kinds (BERT-FP, with 3 `context_turns`).",
         choices=("utterance", "pieces", "relevance"),
     )
 

@@ -57,14 +57,12 @@ class ResponseSelectionOptions(SequenceOptions):
     )
     negatives_from: str = option(
         "batch",
-        "batch: negatives are responses of other sessions; given: candidates of the corpus, which "
-        "was prepared from a format that has them, for the last turn of a session.",
+        "Negatives are other sessions' responses or, given, the corpus' for a session's last turn.",
         choices=("batch", "given"),
     )
     auxiliary: tuple[str, ...] = option(
         AUXILIARY_TASKS,
-        "Tasks besides matching, with commas between: next_session, restoration (of a turn), "
-        "incoherence (which turn is another session's?), consistency (of speakers); or none.",
+        f"Tasks besides matching, with commas between: {', '.join(AUXILIARY_TASKS)}; or none.",
     )
     auxiliary_weight: float = option(1.0, "Weight of each auxiliary task's loss.", minimum=0.0)
     consistency_margin: float = option(

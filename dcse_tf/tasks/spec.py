@@ -5,7 +5,7 @@ This module does not import TensorFlow, so that plug-ins can be imported for --h
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dcse_tf.data.manifest import Corpus
@@ -15,7 +15,6 @@ from dcse_tf.reading.reranker_files import RerankerSettings
 if TYPE_CHECKING:
     import keras
     import keras_hub
-    import numpy as np
     import tensorflow as tf
 
     from dcse_tf.bert.bert import TokenCentering
@@ -126,14 +125,6 @@ class Term:
     def count(self, rows: KerasTensors) -> KerasTensors:
         """Counts that the trainer adds up without weights, float32 scalars; none by default."""
         return {}
-
-    def find_chance(self, arrays: "Mapping[str, np.ndarray]") -> float | None:
-        """The accuracy of the best rule that does not read, of 1, on the dev rows; None if unknown.
-
-        Args:
-            arrays: the rows' tensors by their names in `Rows`, of all batches of dev data.
-        """
-        return None
 
 
 class TermOptions(Options):

@@ -47,8 +47,7 @@ class DeviceOptions(TermOptions, group="devices and speed"):
     )
     layout: str = option(
         "",
-        "packed: several texts of a batch in a row, the default; padded: one, as `batch_form`=plain"
-        " needs it. The result is the same.",
+        "packed, the default: several texts in a row; padded: one. The result is the same.",
         choices=("", "packed", "padded"),
     )
     row_length: int = option(
@@ -75,10 +74,7 @@ class DevOptions(TermOptions, group="evaluation"):
     dev_samples: int = option(200, "Samples of the dev split to evaluate. 0: none.", minimum=0)
     dev_retrieval: str = option("", "A select.txt file to evaluate (MAP, MRR).", path="files")
     dev_sts: str = option("", "An sts.txt file to evaluate (Spearman).", path="files")
-    best_metric: str = option(
-        "dev/cosine_r1",
-        "Dev score by which the best encoder is kept, such as dev/cosine_r1, dev/map, dev/loss.",
-    )
+    best_metric: str = option("dev/cosine_r1", "Dev score by which the best encoder is kept.")
 
 
 class OptimizerOptions(TermOptions, group="optimizer"):
@@ -88,8 +84,7 @@ class OptimizerOptions(TermOptions, group="optimizer"):
     warmup_steps: int = option(-1, "Steps of linear warm-up. -1: a tenth of `steps`.", minimum=-1)
     decay: str = option(
         "exponential",
-        "After the warm-up: exponential (x 0.98 every 10,000 steps, down to 1e-5, as the authors' "
-        "code does), linear (to 0 at `steps`), or constant.",
+        "After the warm-up. exponential: x 0.98 every 10,000 steps; linear: to 0 at `steps`.",
         choices=("exponential", "linear", "constant"),
     )
     weight_decay: float = option(
@@ -296,10 +291,6 @@ class TrainOptions(
             row_length=row_length,
         )
 
-    def list_warnings(self, manifest: "Manifest") -> list[str]:
-        """What a user should know of resolved options and the corpus before training begins."""
-        return []
-
 
 class ContextOptions(Options, group=_BATCHES):
     """For tasks that let the user choose the turns around a response; it comes first in the list of
@@ -326,9 +317,7 @@ class ContrastOptions(Options):
         0.1, "Temperature of the contrastive loss (equation 8).", minimum=1e-4
     )
     center_tokens: bool = option(
-        False,
-        "Subtract the mean token embedding, which keeps similarities from saturating.",
-        group="encoder",
+        False, "Subtract the mean token embedding, against saturation.", group="encoder"
     )
 
     def build_parts(self, dim: int) -> EncoderParts:
@@ -344,9 +333,7 @@ class BatchOptions(TrainOptions, group=_BATCHES):
 
     batch_form: str = option(
         "unique",
-        "plain: a random response of each session, every use of an utterance encoded and padded, "
-        "as in the paper; unique: the same, each utterance encoded once; dense: every turn is a "
-        "response.",
+        "plain: one response a session (the paper); unique: the same, faster; dense: all turns.",
         choices=("plain", "unique", "dense"),
     )
     session_turns: int = option(
@@ -388,10 +375,7 @@ class MaskingOptions(TrainOptions):
 
     mask_rate: float = option(0.15, "Share of the tokens to predict.", minimum=0.0, maximum=1.0)
     max_predictions: int = option(
-        10,
-        "Predictions in a sequence (with mlm: an utterance), at most.",
-        minimum=1,
-        maximum=10_000,
+        10, "Predictions in a sequence or (mlm) utterance, at most.", minimum=1, maximum=10_000
     )
 
 
@@ -407,19 +391,14 @@ class SequenceOptions(TrainOptions):
         20, "Turns before the response, at most.", minimum=1, maximum=1000, group=_BATCHES
     )
     max_context_tokens: int = option(
-        0,
-        "Tokens of a context, cut at the beginning. 0: 448, or what fits.",
-        minimum=8,
-        or_zero=True,
+        0, "Tokens of a context, the last ones. 0: 448, or what fits.", minimum=8, or_zero=True
     )
     max_response_tokens: int = option(
         64, "Tokens of a response with [SEP], at most; it is cut at the end.", minimum=4
     )
     speaker_embeddings: bool = option(False, "Mark each token as the responder's or not (SA-BERT).")
     same_role: bool = option(
-        True,
-        "Draw negatives and other replacements of turns from those of the same role, if there are "
-        "any, so that roles alone give nothing away.",
+        True, "Draw negatives of the same role where possible, so that roles give nothing away."
     )
 
     def make_source(self, setup: Setup) -> "DialogueSource":

@@ -42,7 +42,7 @@ class MaskedLmOptions(MaskingOptions):
     best_metric: str = "dev/accuracy"
 
     def list_terms(self, setup: Setup) -> list[Term]:
-        from dcse_tf.tasks.terms.tokens import MaskedLm
+        from dcse_tf.tasks.terms.selection import MaskedLm
 
         term = MaskedLm(setup, 1.0)
         term.label = ""

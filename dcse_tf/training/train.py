@@ -103,5 +103,3 @@ def _log_plan(training: Training) -> None:
         "%d steps of %d samples: %.3g passes over the train split",
         *(options.steps, options.global_batch_size, options.epochs),
     )
-    for warning in options.list_warnings(training.setup.manifest):
-        logging.warning("%s", warning)

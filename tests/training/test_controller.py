@@ -11,17 +11,10 @@ import pytest
 import tensorflow as tf
 
 from dcse_tf.files import marked
+from dcse_tf.training import hooks
 from dcse_tf.training.checkpoint_store import CheckpointStore
 from dcse_tf.training.controller import Controller, Hook, Stopped, StopSignals, TrainingError
-from dcse_tf.training.hooks import (
-    Evaluate,
-    Kept,
-    Outcome,
-    Report,
-    SummaryWriter,
-    format_table,
-    read_kept,
-)
+from dcse_tf.training.hooks import Evaluate, Kept, Outcome, Report, SummaryWriter
 
 METRICS = {"loss": 1.0, "gradient_norm": 1.0, "samples": 8.0, "tokens": 8.0, "cells": 8.0}
 METRICS |= {"without_negatives": 0.0, "diverged": 0.0, "stopped": 0.0}
@@ -204,7 +197,7 @@ def test_the_encoder_of_the_best_evaluation_is_kept(tmp_path, lower, by_step, be
     assert (tmp_path / "encoder/weight").read_text() == str(best)
     kept, start = {"dev/score": by_step[best]}, {"dev/score": by_step[0]}
     assert outcome.kept == Kept(best, "dev/score", by_step[best], 20, by_step[20], kept, start)
-    assert read_kept(tmp_path / "encoder") == outcome.kept
+    assert hooks.read_kept(tmp_path / "encoder") == outcome.kept
     assert outcome.scores == {"dev/score": by_step[20]}
 
 
@@ -338,7 +331,7 @@ def test_the_scores_of_an_evaluation_are_a_table():
         "dev/matching_mrr": 20.5,
         "dev/cosine_r1": 7.5,
     }
-    assert format_table(scores).splitlines() == [
+    assert hooks.format_table(scores).splitlines() == [
         "  dev/matching_r1 5      dev/matching_mrr 20.5",
         "  dev/cosine_r1 7.5",
         "  dev/map 61.25",

@@ -1,23 +1,53 @@
-"""The terms of response selection (BERT-SL, Xu et al. 2020) and of its post-training."""
+"""The terms of masked language modelling (Devlin et al. 2019; section 5.3 of the paper), of
+response selection (BERT-SL, Xu et al. 2020) and of its post-training.
+"""
 
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
+import keras
+import tensorflow as tf
 from keras import ops
 
-from dcse_tf.bert.bert import initialize_weights, shrink_logits
+from dcse_tf.bert import bert
+from dcse_tf.bert.bert import initialize_weights
 from dcse_tf.data import dialogue_tasks
 from dcse_tf.data.dialogue_step import DialogueStep, Segments
-from dcse_tf.reading.cross_encoder import Reader, TurnScores, build_pair_head
+from dcse_tf.data.masking import MaskingRule, mask_tokens
+from dcse_tf.data.table import ROWS, Rows
+from dcse_tf.reading.cross_encoder import Reader, TurnScores, build_pair_head, predict_tokens
 from dcse_tf.tasks.objective import Encoded
 from dcse_tf.tasks.spec import KerasTensors, Setup, Term
-from dcse_tf.tasks.terms.tokens import (
-    MaskedLm,
-    choose,
-    make_masking_rule,
-    share_of_most_frequent,
-)
+
+
+class MaskedLm(Term):
+    """Cross entropy of masked tokens of the step's texts. Metrics: accuracy.
+
+    BERT's prediction head is initialised from the checkpoint, or at random if it has none.
+
+    Args:
+        setup: the training's setup, with `MaskingOptions`.
+    """
+
+    name = "masked_lm"
+
+    def build(self, reader: Reader) -> None:
+        options, tensors = self.setup.options, self.setup.tensors
+        self.head = bert.build_masked_lm_head(reader.token_embedding, self.setup.backbone)
+        self.head.build((None, None, reader.dim))
+        source = options.encoder or options.encoder_size
+        if not bert.load_masked_lm_head(self.head, tensors, source):
+            initialize_weights(bert.own_variables(self.head), options.seed + 1)
+
+    def draw(self, step: Any) -> Rows | Segments:
+        # Each text has the corpus' prefix, whose tokens are not predicted.
+        rule = _make_masking_rule(self.setup, self.setup.vocabulary.count_prefix())
+        hidden, asked = mask_tokens(step.token_ids, rule, step.seed(ROWS))
+        weights = tf.ones_like(hidden, tf.float32)
+        tokens = {"asked": asked, "ids": step.token_ids, "weights": weights}
+        return Rows({"text": step.add_apart(hidden)}, tokens=tokens)
+
+    def compute(self, encoded: Encoded, rows: KerasTensors) -> KerasTensors:
+        return _choose(predict_tokens(self.head, encoded.tokens, rows["places"]), rows["ids"])
 
 
 class Match(Term):
@@ -50,9 +80,6 @@ class Match(Term):
         logits, labels = self.head(encoded.take_vectors(rows["text"])), rows["labels"]
         hits = ops.cast(ops.equal(logits > 0.0, labels > 0.5), "float32")
         return {"loss": ops.softplus(logits) - labels * logits, "accuracy": hits}
-
-    def find_chance(self, arrays: Mapping[str, np.ndarray]) -> float | None:
-        return score_best_rule(arrays)
 
 
 class NextSession(Match):
@@ -105,7 +132,7 @@ class Incoherence(Term):
         turn_ids = rows["rows"] * self.head.turns + rows["turns"]
         scores = self.head(tokens, turn_ids, rows["labels"])
         turns = ops.sum(ops.cast(scores > -1e8, "float32"), axis=1)
-        return {**choose(scores, rows["labels"]), "chance": 1.0 / ops.maximum(turns, 1.0)}
+        return {**_choose(scores, rows["labels"]), "chance": 1.0 / ops.maximum(turns, 1.0)}
 
 
 class Restore(MaskedLm):
@@ -119,13 +146,10 @@ class Restore(MaskedLm):
     def build(self, reader: Reader) -> None:
         super().build(reader)
         if not self.setup.backbone:
-            shrink_logits(self.head, reader.dim**-0.5)
+            bert.shrink_logits(self.head, reader.dim**-0.5)
 
     def draw(self, step: Any) -> Segments:
         return dialogue_tasks.draw_restoration(step, self.setup.vocabulary.mask_id)
-
-    def find_chance(self, arrays: Mapping[str, np.ndarray]) -> float | None:
-        return None
 
 
 AUXILIARY: tuple[type[Term], ...] = (NextSession, Restore, Incoherence, Consistency)
@@ -146,14 +170,11 @@ class SegmentPairs(Match):
         return dialogue_tasks.PAIRS[self.setup.options.pairs]
 
     def draw(self, step: DialogueStep) -> Segments:
-        rule = make_masking_rule(self.setup)
+        rule = _make_masking_rule(self.setup)
         return dialogue_tasks.draw_pairs(step, self.setup.options.pairs, rule)
 
     def compute(self, encoded: Encoded, rows: KerasTensors) -> KerasTensors:
-        return choose(self.head(encoded.take_vectors(rows["text"])), rows["labels"])
-
-    def find_chance(self, arrays: Mapping[str, np.ndarray]) -> float | None:
-        return share_of_most_frequent(arrays["labels"], arrays["weights"])
+        return _choose(self.head(encoded.take_vectors(rows["text"])), rows["labels"])
 
 
 class MaskedLmOfPairs(MaskedLm):
@@ -167,27 +188,29 @@ class MaskedLmOfPairs(MaskedLm):
         weights = {"weights": rows["token_weights"], "total": rows["token_weights_total"]}
         return {**super().compute(encoded, rows), **weights}
 
-    def find_chance(self, arrays: Mapping[str, np.ndarray]) -> float | None:
-        return share_of_most_frequent(arrays["ids"], arrays["token_weights"])
+
+def _make_masking_rule(setup: Setup, prefix_tokens: int = 0) -> MaskingRule:
+    """How tokens are masked; those of a prefix and special tokens never are."""
+    return MaskingRule(
+        mask_rate=setup.options.mask_rate,
+        max_predictions=setup.options.max_predictions,
+        mask_id=setup.vocabulary.mask_id,
+        special_ids=setup.vocabulary.special_ids,
+        vocabulary_size=len(setup.vocabulary.tokens),
+        prefix_tokens=prefix_tokens,
+    )
 
 
-def score_best_rule(arrays: Mapping[str, np.ndarray]) -> float | None:
-    """How far examples of two classes can be told apart without reading them.
+def _choose(logits: keras.KerasTensor, answers: keras.KerasTensor) -> KerasTensors:
+    """The answer's cross entropy, and whether its logit is the largest.
 
     Args:
-        arrays: labels, 0 or 1, weights and hints of all examples.
+        logits: float `[rows, classes]`.
+        answers: int32 `[rows]`, the right classes.
 
     Returns:
-        The accuracy of the rule that answers by the more frequent label among the examples with the
-        same hint. Each half of the examples is answered by the rule made from the other half, so
-        that a rule does not gain from what is chance. None without any example.
+        loss and accuracy, float32 `[rows]`.
     """
-    labels, weights, hints = (arrays[name] for name in ("labels", "weights", "hints"))
-    if not weights.any():
-        return None
-    votes = (2.0 * labels - 1.0) * weights
-    first, right = np.arange(len(hints)) < len(hints) // 2, 0.0
-    for own in (first, ~first):
-        table = np.bincount(hints[~own], votes[~own], minlength=hints.max() + 1)
-        right += weights[own] @ ((table[hints[own]] > 0.0) == (labels[own] > 0.5))
-    return float(right / weights.sum())
+    right = ops.take_along_axis(logits, ops.expand_dims(answers, -1), axis=-1)[:, 0]
+    hits = ops.equal(ops.argmax(logits, axis=-1), ops.cast(answers, "int32"))
+    return {"loss": ops.logsumexp(logits, axis=-1) - right, "accuracy": ops.cast(hits, "float32")}
