@@ -239,7 +239,7 @@ JOBS = {
     ),
     "export": Job(
         "Exports a trained encoder or re-ranker for serving.",
-        "exporting.export_options:ExportOptions",
+        "exporting.export_formats:ExportOptions",
         "exporting.export:export",
         "the export ({format}) is in {output_dir}",
     ),

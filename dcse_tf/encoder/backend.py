@@ -81,7 +81,7 @@ class Backend(abc.ABC):
         progress: Progress | None = None,
     ) -> np.ndarray:
         """Embeds inputs from `read`, at least one, of the lengths int `[inputs]`, in batches of
-        similar lengths, see `split_by_length`, with progress after each: float32 `[inputs, dim]`.
+        similar lengths, see `batch_by_length`: float32 `[inputs, dim]`.
 
         Which inputs of equal length share a batch, and so the last bits, follows from their order.
         """
@@ -129,32 +129,20 @@ def batch_by_length(
     batch_size: int | None = None,
     progress: Progress | None = None,
 ) -> Iterator[np.ndarray]:
-    """Batches of inputs of similar lengths in tokens, int `[inputs]`; see `split_by_length`.
-
-    Yields the places of each batch, the shortest input first, and tells the progress after it.
-    """
-    order = np.argsort(lengths, kind="stable")
-    done = np.cumsum(lengths[order])
-    for start, stop in split_by_length(lengths[order], batch_tokens, batch_size):
-        yield order[start:stop]
-        if progress:
-            progress(int(done[stop - 1]), int(done[-1]))
-
-
-def split_by_length(
-    lengths: np.ndarray, batch_tokens: int, batch_size: int | None = None
-) -> Iterator[tuple[int, int]]:
-    """Splits inputs that are sorted by length, the shortest first, into batches.
+    """Batches inputs of similar lengths, the shortest first, and tells the progress after each.
 
     Args:
-        lengths: tokens of each input, int `[inputs]`, ascending.
+        lengths: tokens of each input, int `[inputs]`.
         batch_tokens: most tokens in a batch, rows x longest row; a longer row is a batch alone.
         batch_size: most rows in a batch; None for no such limit.
+        progress: see `Progress`.
 
     Yields:
-        The range of each batch: (first row, one past the last).
+        The places of each batch's inputs, by ascending length.
     """
-    start = 0
+    order = np.argsort(lengths, kind="stable")
+    lengths = lengths[order]
+    done, start = np.cumsum(lengths), 0
     while start < len(lengths):
         # First an upper bound, as if all rows were as short as the first; then the largest number
         # of rows that fit when padded to the last of them.
@@ -162,7 +150,9 @@ def split_by_length(
         own = lengths[start : start + max(1, rows)]
         fits = np.flatnonzero(own * np.arange(1, len(own) + 1) <= batch_tokens)
         stop = start + (int(fits[-1]) + 1 if len(fits) else 1)
-        yield start, stop
+        yield order[start:stop]
+        if progress:
+            progress(int(done[stop - 1]), int(done[-1]))
         start = stop
 
 

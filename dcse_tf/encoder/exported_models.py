@@ -30,9 +30,8 @@ INPUTS, OUTPUT = ("input_ids", "attention_mask"), "embeddings"
 # models: in float32 ones the fusion does not apply anyway.
 _LEFT_OUT = ["SkipLayerNormFusion"]
 
-# Signatures of a SavedModel, see `dcse_tf.exporting.saved_model`: an encoder's, and a re-ranker's.
-EMBED, MATCH = "serving_default", "match"
-SCORE = "score"
+# The signature of a SavedModel, see `dcse_tf.exporting.saved_model`: an encoder's or a re-ranker's.
+EMBED, SCORE = "serving_default", "score"
 
 # A static export is in model2vec's format.
 STATIC_TYPE, STATIC_FILE, STATIC_TABLE = "model2vec", "model.safetensors", "embeddings"
@@ -141,7 +140,7 @@ class OnnxBackend(Backend):
 
 
 def load_saved_model(folder: pathlib.Path, batch_tokens: int) -> FunctionBackend:
-    """Loads an export that tokenizes by itself. Its signature `match` is for servers.
+    """Loads an export that tokenizes by itself.
 
     Raises:
         InputError: it is not the export of a sentence encoder.

@@ -1,5 +1,5 @@
-"""The TensorFlow graph from strings to sentence embeddings, the backend that runs it, and the
-loading of both from a checkpoint or a baseline that was fitted to one.
+"""The TensorFlow graph from strings to sentence embeddings, and its loading from a checkpoint or a
+baseline that was fitted to one.
 """
 
 import pathlib
@@ -12,18 +12,15 @@ import tensorflow as tf
 from absl import logging
 
 from dcse_tf.baselines.registry import is_baseline, read_baseline
-from dcse_tf.bert.bert import build_bert_encoder, load_backbone
 from dcse_tf.bert.checkpoints import approximates_gelu, read_config, read_max_sequence_length
 from dcse_tf.bert.encoder_options import EncoderOptions
-from dcse_tf.bert.fused_bert import FusedBert
+from dcse_tf.bert.fused_bert import FusedBert, Hold
 from dcse_tf.bert.sentence_modules import AffineMap, read_modules
 from dcse_tf.bert.token_rows import TokenRows, UnknownTokens
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.bert.vocabulary import Vocabulary
 from dcse_tf.bert.weights import read_bert_tensors
 from dcse_tf.encoder.backend import BATCH_TOKENS, Backend, batch_by_length, hash_arrays
-from dcse_tf.encoder.load import find_folder, refuse_reranker
-from dcse_tf.encoder.model_options import ModelOptions
 from dcse_tf.errors import InputError
 from dcse_tf.matching.equations import (
     PAPER,
@@ -40,8 +37,10 @@ _CHUNK = 1000  # contexts whose token embeddings are held in memory at a time
 _ROWS = 16  # contexts matched at a time
 
 
-class EncoderGraph(tf.Module):
-    """Tokenizer, BERT and pooling, as they are evaluated, exported and served.
+class EncoderGraph(Backend):
+    """Tokenizer, BERT and pooling, as they are trained, evaluated, exported and served.
+
+    The weights may change between calls, as they do during training.
 
     Args:
         bert: see `build_bert_encoder`; or a `FusedBert`, which is faster.
@@ -52,6 +51,8 @@ class EncoderGraph(tf.Module):
         matching: the form of the matching similarity.
         source: the checkpoint folder of the weights; None while they are being trained.
         postprocessing_fingerprint: a hash of what the postprocessing computes.
+        batch_tokens: see `Backend`.
+        compute_dtype: what `bert` computes in, for `settings`.
     """
 
     def __init__(
@@ -64,8 +65,16 @@ class EncoderGraph(tf.Module):
         matching: MatchingForm = PAPER,
         source: pathlib.Path | None = None,
         postprocessing_fingerprint: str = "",
+        batch_tokens: int = BATCH_TOKENS,
+        compute_dtype: str = "float32",
     ):
-        super().__init__()
+        settings = {
+            "max_sequence_length": max_sequence_length,
+            "pooling": pooling,
+            "compute_dtype": compute_dtype,
+            **({"prefix": vocabulary.prefix} if vocabulary.prefix else {}),
+        }
+        super().__init__(batch_tokens, settings)
         self.bert = bert
         self.vocabulary = vocabulary
         self.tokenizer = vocabulary.make_tokenizer()
@@ -75,6 +84,20 @@ class EncoderGraph(tf.Module):
         self.matching = matching
         self.source = source
         self.postprocessing_fingerprint = postprocessing_fingerprint
+        # With postprocessing, which was fitted to sentence embeddings, there is no matching; nor
+        # heads, or with [CLS], on whose embeddings they were not trained.
+        if not postprocessing:
+            self.match = self.score
+            if source and pooling == "mean":
+                self.heads = read_heads(source)
+        self._unknown = UnknownTokens.of(vocabulary)
+        self._tokenize = self.tokenizer.as_graph(max_sequence_length)
+        ids = [tf.TensorSpec([None, None], tf.int32)]
+        self._pool, self._encode = (
+            tf.function(compute, input_signature=ids, autograph=False)
+            for compute in (self.pool_tokens, self.encode_tokens)
+        )
+        self._matching: Any = None
 
     def tokenize(self, sentences: tf.Tensor) -> tf.RaggedTensor:
         """Tokenizes strings `[n]` to token ids, int32 `[n, (tokens)]`."""
@@ -124,39 +147,6 @@ class EncoderGraph(tf.Module):
         }
         return hash_arrays(read_bert_tensors(self.source, config), settings)
 
-
-class GraphBackend(Backend):
-    """Runs an `EncoderGraph`, whose weights may change between calls, as they do during training:
-    tokenizes the sentences, then batches them by tokens. The compute dtype is for `settings`.
-    """
-
-    def __init__(
-        self, graph: EncoderGraph, batch_tokens: int = BATCH_TOKENS, compute_dtype: str = "float32"
-    ):
-        vocabulary = graph.vocabulary
-        settings = {
-            "max_sequence_length": graph.max_sequence_length,
-            "pooling": graph.pooling,
-            "compute_dtype": compute_dtype,
-            **({"prefix": vocabulary.prefix} if vocabulary.prefix else {}),
-        }
-        super().__init__(batch_tokens, settings)
-        self.graph = graph
-        # With postprocessing, which was fitted to sentence embeddings, there is no matching; nor
-        # heads, or with [CLS], on whose embeddings they were not trained.
-        if not graph.postprocessing:
-            self.match = self.score
-            if graph.source and graph.pooling == "mean":
-                self.heads = read_heads(graph.source)
-        self._unknown = UnknownTokens.of(vocabulary)
-        self._tokenize = graph.tokenizer.as_graph(graph.max_sequence_length)
-        ids = [tf.TensorSpec([None, None], tf.int32)]
-        self._pool, self._encode = (
-            tf.function(compute, input_signature=ids, autograph=False)
-            for compute in (graph.pool_tokens, graph.encode_tokens)
-        )
-        self._matching: Any = None
-
     def read(self, texts: list[str]) -> tuple[TokenRows, np.ndarray, np.ndarray]:
         token_ids, truncated = self._tokenize(tf.constant(texts))
         rows = _to_rows(token_ids)
@@ -167,7 +157,7 @@ class GraphBackend(Backend):
         """Like `read`, for sentences that are already tokenized: int32 `[n, (tokens)]`, with [CLS]
         and [SEP]; without saying which are truncated.
         """
-        length = self.graph.max_sequence_length
+        length = self.max_sequence_length
         # Truncation keeps the last token, [SEP].
         token_ids = tf.concat([token_ids[:, :-1][:, : length - 1], token_ids[:, -1:]], axis=1)
         rows = _to_rows(token_ids)
@@ -175,9 +165,6 @@ class GraphBackend(Backend):
 
     def embed(self, inputs: TokenRows, tokens: int) -> np.ndarray:
         return self._pool(inputs.to_table(tokens)).numpy()
-
-    def fingerprint(self) -> str:
-        return self.graph.fingerprint()
 
     def embed_tokens(self, texts: list[str]) -> dict[str, np.ndarray]:
         """Text -> its token embeddings, float32 `[tokens, dim]`, without padding."""
@@ -217,7 +204,7 @@ class GraphBackend(Backend):
         table = tf.ragged.stack([encoded[text] for text in texts])
         turns = tf.ragged.constant([[place[t] for t in group] for group in contexts], tf.int32)
         if self._matching is None:
-            matching = build_matching(encoded[texts[0]].shape[1], self.graph.matching.attention)
+            matching = build_matching(encoded[texts[0]].shape[1], self.matching.attention)
             self._matching = tf.function(matching, reduce_retracing=True)
         similarity = self._matching(
             {
@@ -235,44 +222,29 @@ def _to_rows(token_ids: tf.RaggedTensor) -> TokenRows:
     return TokenRows(token_ids.values.numpy(), token_ids.row_splits.numpy())
 
 
-def load_checkpoint(folder: pathlib.Path, options: ModelOptions) -> GraphBackend:
-    """Loads a folder that holds a BERT; `options.model` is ignored."""
-    config = read_config(folder)
-    bert = FusedBert(read_bert_tensors(folder, config), config, options.compute_dtype)
-    graph = _build_graph(folder, config, bert, options)
-    return GraphBackend(graph, options.batch_tokens, options.compute_dtype)
-
-
 _AS_IT_IS = EncoderOptions()
 
 
-def load_graph(name: str, option: str, options: EncoderOptions = _AS_IT_IS) -> EncoderGraph:
-    """Loads an encoder in a form that can be exported.
+def load_graph(
+    folder: pathlib.Path,
+    options: EncoderOptions = _AS_IT_IS,
+    batch_tokens: int = BATCH_TOKENS,
+    compute_dtype: str = "float32",
+    hold: Hold | None = None,
+) -> EncoderGraph:
+    """Loads a folder that holds a BERT, and maybe a baseline that was fitted to it.
 
     Args:
-        name: see `resolve_checkpoint`; or the folder of a baseline that was fitted to a BERT.
-        option: the option that gives the name, for messages.
-        options: pooling, prefix and length; the checkpoint's own by default.
+        folder: see `find_folder`.
+        options: pooling, projection, prefix and length; the checkpoint's own by default.
+        batch_tokens, compute_dtype: see `EncoderGraph`.
+        hold: see `FusedBert`.
 
     Raises:
         InputError: see `load_backend`.
     """
-    folder = find_folder(name, option)
-    refuse_reranker(folder, name, option)
-    if is_baseline(folder) and read_baseline(folder).spec.make_encode:
-        raise InputError(
-            f"`{option}`={name}: is a baseline without an encoder, which cannot be exported"
-        )
-    bert = build_bert_encoder(load_backbone(folder))
-    return _build_graph(folder, read_config(folder), bert, options)
-
-
-def _build_graph(
-    folder: pathlib.Path,
-    config: dict[str, Any],
-    bert: Callable[..., tf.Tensor],
-    options: EncoderOptions,
-) -> EncoderGraph:
+    config = read_config(folder)
+    bert = FusedBert(read_bert_tensors(folder, config), config, compute_dtype, hold)
     length = options.max_sequence_length or read_max_sequence_length(folder)
     positions = config["max_position_embeddings"]
     if length > positions:
@@ -282,8 +254,10 @@ def _build_graph(
         vocabulary = vocabulary.with_prefix(options.prefix)
     vocabulary.require_room(length)
     pooling, layer, fingerprint = _read_pooling(folder, options, config["hidden_size"])
-    matching = read_matching(folder)
-    return EncoderGraph(bert, vocabulary, length, pooling, layer, matching, folder, fingerprint)
+    return EncoderGraph(
+        *(bert, vocabulary, length, pooling, layer, read_matching(folder), folder, fingerprint),
+        *(batch_tokens, compute_dtype),
+    )
 
 
 def _read_pooling(

@@ -48,8 +48,8 @@ def load_backend(options: ModelOptions, option: str = "model") -> Backend:
         hash_fitted = functools.partial(hash_arrays, tensors, facts)
         return FunctionBackend(baseline.make(), hash_fitted, options.batch_tokens)
     with name_missing_tensorflow(f"`{option}`={options.model}: a checkpoint"):
-        from dcse_tf.encoder.graph import load_checkpoint
-    return load_checkpoint(folder, options)
+        from dcse_tf.encoder.graph import load_graph
+    return load_graph(folder, options, options.batch_tokens, options.compute_dtype)
 
 
 def find_folder(name: str, option: str) -> pathlib.Path:

@@ -1,10 +1,9 @@
 """The encoder class that all jobs use: embeds sentences and scores responses."""
 
-import contextlib
 import functools
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Self
 
@@ -20,9 +19,6 @@ from dcse_tf.errors import InputError
 from dcse_tf.files import hash_bytes
 from dcse_tf.matching.head_files import HeadMaps, project
 from dcse_tf.progress import Progress
-
-# What a warning of truncated texts counts.
-_DISTINCT = "distinct texts"
 
 
 class SentenceEncoder:
@@ -47,7 +43,6 @@ class SentenceEncoder:
     def __init__(self, backend: Backend, name: str = "the encoder", truncate_dim: int = 0):
         self.backend = backend
         self.name = name
-        self._gathered: set[str] | None = None
         if truncate_dim and truncate_dim > self._full_dim:
             raise InputError(
                 f"`truncate_dim`={truncate_dim}: {name} has only {self._full_dim} dimensions"
@@ -168,34 +163,34 @@ class SentenceEncoder:
         if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
             raise ValueError(f"batch_size={batch_size!r}: expected a whole number of at least 1")
         progress = Progress("tokens").update if show_progress is True else show_progress or None
-        found, _, truncated = self.backend.embed_texts(sentences, batch_size, progress)
+        embeddings, truncated, _ = self.encode_and_mark(
+            sentences, progress, normalize_embeddings, batch_size
+        )
         cut = set(itertools.compress(sentences, truncated))
-        if self._gathered is None:
-            self.warn_of_truncated(len(cut), _DISTINCT)
-        else:
-            self._gathered |= cut
-        embeddings = self.finish(found, normalize_embeddings)
+        self.warn_of_truncated(len(cut), "distinct texts")
         return embeddings[0] if single else embeddings
 
     def encode_and_mark(
-        self, sentences: list[str], progress: ProgressFunction | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Like `encode`, without its warning of truncated sentences: float32 `[n, dim]`, and
-        whether a sentence was truncated, bool `[n]`, False where the backend cannot tell.
-        """
-        embeddings, _, truncated = self.backend.embed_texts(sentences, progress=progress)
-        return self.finish(embeddings, False), truncated
+        self,
+        sentences: list[str],
+        progress: ProgressFunction | None = None,
+        normalize_embeddings: bool = False,
+        batch_size: int | None = None,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Like `encode`, without its warning of truncated sentences.
 
-    def finish(self, embeddings: np.ndarray, normalize_embeddings: bool) -> np.ndarray:
-        """Truncates and normalises the backend's embeddings, float `[n, d]`.
-
-        They are scaled to length 1 if that is asked for, or if truncation shortened embeddings of
-        length 1.
+        Returns:
+            float32 `[n, dim]`; whether a sentence was truncated, bool `[n]`, False where the
+            backend cannot tell; and its length in tokens, int `[n]`.
         """
+        embeddings, lengths, truncated = self.backend.embed_texts(sentences, batch_size, progress)
         if self._kept:
             embeddings = embeddings[:, : self._kept].copy()
+            # That has shortened embeddings of length 1.
             normalize_embeddings |= bool(self.backend.settings.get("unit_norm"))
-        return normalize(embeddings).astype(np.float32) if normalize_embeddings else embeddings
+        if normalize_embeddings:
+            embeddings = normalize(embeddings).astype(np.float32)
+        return embeddings, truncated, lengths
 
     def warn_of_truncated(self, count: int, what: str) -> None:
         """Logs how many texts were truncated, if any; `what` they are, in the plural."""
@@ -207,16 +202,6 @@ class SentenceEncoder:
                 what,
                 self.settings["max_sequence_length"],
             )
-
-    @contextlib.contextmanager
-    def gather_truncated(self) -> Iterator[None]:
-        """Inside it, `encode` does not warn of truncated texts; all are counted once at its end."""
-        self._gathered = set()
-        try:
-            yield
-        finally:
-            found, self._gathered = self._gathered, None
-            self.warn_of_truncated(len(found), _DISTINCT)
 
     @property
     def heads(self) -> HeadMaps:

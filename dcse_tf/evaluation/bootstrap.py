@@ -58,14 +58,13 @@ def difference(first: Items, second: Items, name: str, seed: int = 0) -> Differe
     if name == "spearman":
         if not np.array_equal(first["degree"], second["degree"]):
             raise ValueError("the pairs of the two results are not the same")
+
+        def differ(degree: np.ndarray, *cosines: np.ndarray, axis: int) -> np.ndarray:
+            one, other = (_correlate(degree, cosine, axis) for cosine in cosines)
+            return other - one
+
         data = (first["degree"], first["cosine"], second["cosine"])
-        return paired_difference(
-            data,
-            lambda degree, one, other, axis: (
-                _correlate(degree, other, axis) - _correlate(degree, one, axis)
-            ),
-            seed,
-        )
+        return paired_difference(data, differ, seed)
     if len(first[name]) != len(second[name]):
         raise ValueError("the items of the two results are not the same")
     return paired_difference((second[name] - first[name],), np.mean, seed)

@@ -5,11 +5,10 @@ set is biased upwards. Its score on queries or pairs that were not used for the 
 which is why sets can be split into halves.
 """
 
-import contextlib
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,8 +19,7 @@ from dcse_tf.data.formats import read_groups
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import report
 from dcse_tf.evaluation.evaluate_options import EvaluateOptions
-from dcse_tf.evaluation.metrics import Encode, Evaluation
-from dcse_tf.evaluation.names import describe_context
+from dcse_tf.evaluation.metrics import Encode, Evaluation, describe_context
 from dcse_tf.evaluation.report import Result, make_result
 from dcse_tf.evaluation.response_selection import (
     Sample,
@@ -34,8 +32,14 @@ from dcse_tf.evaluation.response_selection import (
     score_by_matching,
     score_by_reranker,
 )
-from dcse_tf.evaluation.retrieval import RetrievalSet, evaluate_retrieval, read_retrieval_set
-from dcse_tf.evaluation.sts import StsSet, evaluate_sts, read_sts_set
+from dcse_tf.evaluation.retrieval import (
+    RetrievalSet,
+    StsSet,
+    evaluate_retrieval,
+    evaluate_sts,
+    read_retrieval_set,
+    read_sts_set,
+)
 from dcse_tf.files import hash_bytes, hash_file
 from dcse_tf.input_files import BadLines, resolve_inputs
 from dcse_tf.reading.reranker_files import is_reranker
@@ -62,9 +66,9 @@ def halve_retrieval_set(path: pathlib.Path, retrieval_set: RetrievalSet, half: s
 
     Queries with the same text are in the same half. Raises InputError if no query is in it.
     """
-    queries, sentences = retrieval_set.queries, retrieval_set.sentences
-    places = _list_places(path, half, [(sentences[query.sentence],) for query in queries], 1)
-    return dataclasses.replace(retrieval_set, queries=[queries[place] for place in places])
+    texts = [(retrieval_set.sentences[query.sentence],) for query in retrieval_set.queries]
+    queries = _keep(path, half, retrieval_set.queries, texts, 1)
+    return dataclasses.replace(retrieval_set, queries=queries)
 
 
 def halve_sts_set(path: pathlib.Path, sts_set: StsSet, half: str) -> StsSet:
@@ -76,34 +80,28 @@ def halve_sts_set(path: pathlib.Path, sts_set: StsSet, half: str) -> StsSet:
     into one half. So a sentence can occur in both halves, like the candidates of retrieval.
     """
     pairs = list(zip(sts_set.first, sts_set.second, strict=True))
-    places = _list_places(path, half, pairs, 2)
-    first, second = ([column[i] for i in places] for column in (sts_set.first, sts_set.second))
-    return StsSet(sts_set.degrees[np.array(places)], first, second)
+    kept = _keep(path, half, list(zip(sts_set.degrees, *zip(*pairs), strict=True)), pairs, 2)
+    degrees, first, second = map(list, zip(*kept, strict=True))
+    return StsSet(np.array(degrees), first, second)
 
 
-def _list_places(
-    path: pathlib.Path, half: str, texts: Sequence[tuple[str, ...]], least: int
-) -> list[int]:
-    """The places of the queries or pairs of a half, given the texts of each."""
-    places = [i for i, each in enumerate(texts) if half in (ALL, find_half(*each))]
-    if len(places) < least:
+def _keep(
+    path: pathlib.Path, half: str, items: list[Any], texts: Sequence[tuple[str, ...]], least: int
+) -> list[Any]:
+    """The queries or pairs of a half, given the texts of each."""
+    kept = [item for item, of in zip(items, texts) if half in (ALL, find_half(*of))]
+    if len(kept) < least:
         raise InputError(
-            f"{path}: expected at least {least} in the half of `half`={half}, found {len(places)} "
+            f"{path}: expected at least {least} in the half of `half`={half}, found {len(kept)} "
             f"of its {len(texts)} queries or pairs"
         )
-    return places
+    return kept
 
 
 class ResponseSet(NamedTuple):
-    """The samples of a file of sessions or of grouped candidates.
-
-    Attributes:
-        source: the file.
-        samples: the samples.
-        fingerprint: a hash of what identifies the set: of drawn samples their texts; of groups
-            whole contexts and the order of candidates, as they are in the file.
-        turns: most turns of a context on a side; 0 for all.
-        grouped: whether the samples are groups.
+    """The samples of a file of sessions or of groups, and the most turns of a context on a side, 0
+    for all. The fingerprint is a hash of drawn samples' texts; of groups, of whole contexts and of
+    the order of candidates, as they are in the file.
     """
 
     source: str
@@ -113,13 +111,8 @@ class ResponseSet(NamedTuple):
     grouped: bool
 
 
-def read_response_sets(config: EvaluateOptions) -> list[ResponseSet]:
-    """Reads the files of sessions and of grouped candidates that the settings name.
-
-    Raises:
-        InputError: a file cannot be used, has too few different responses, or has no group.
-    """
-    found = []
+def _read_response_sets(config: EvaluateOptions) -> Iterator[ResponseSet]:
+    """Reads the files of sessions and of grouped candidates that the settings name."""
     for path in resolve_inputs(config.response_selection, "response_selection"):
         names = ("candidates", "context_turns", "max_samples", "seed")
         settings = {name: getattr(config, name) for name in names}
@@ -129,24 +122,18 @@ def read_response_sets(config: EvaluateOptions) -> list[ResponseSet]:
                 f"{path}: too few different responses for `candidates`={config.candidates}"
             )
         drawn = hash_bytes(repr(samples).encode())
-        found.append(ResponseSet(str(path), samples, drawn, config.context_turns, False))
+        yield ResponseSet(str(path), samples, drawn, config.context_turns, False)
     for path in resolve_inputs(config.candidates_file, "candidates_file"):
-        groups = read_groups(
-            path,
-            config.candidates_format,
-            BadLines(config.max_bad_lines),
-            several_positives=config.several_positives,
-        )
+        bad, several = BadLines(config.max_bad_lines), config.several_positives
         samples, hashes = [], []
-        for group in groups:
+        for group in read_groups(path, config.candidates_format, bad, several_positives=several):
             samples.append(sample_group(group, config.candidates_turns))
             texts = [turn.text for turn in group.context]
             hashes.append(hash_bytes(repr((texts, group.candidates, group.labels)).encode()))
         if not samples:
             raise InputError(f"{path}: no group of candidates")
         whole = hash_bytes("".join(hashes).encode())
-        found.append(ResponseSet(str(path), samples, whole, config.candidates_turns, True))
-    return found
+        yield ResponseSet(str(path), samples, whole, config.candidates_turns, True)
 
 
 def evaluate(
@@ -171,50 +158,36 @@ def evaluate(
     for path in resolve_inputs(config.sts, "sts"):
         pairs = halve_sts_set(path, read_sts_set(path), config.half)
         of_embeddings.append(("sts", path, functools.partial(evaluate_sts, pairs)))
-    responses = read_response_sets(config)
+    responses = list(_read_response_sets(config))
 
-    model = load_scored(config)
+    own, encode, score_responses = _load(config)
     results = []
-    with model.gather_truncated():
-        for task, path, score in of_embeddings:
-            logging.info("%s on %s", task, path)
-            assert model.encode
-            # Different halves of a set cannot be compared.
-            fingerprint = hash_file(path) + (f":{config.half}" if config.half != ALL else "")
-            results.append(make_result(task, str(path), fingerprint, score(model.encode)))
-        for each in responses:
-            logging.info("response selection on %s", each.source)
-            scores = model.score_responses(each.samples)
-            kind = "candidates" if each.grouped else "response"
-            for way, found in evaluate_responses(each.samples, scores, each.grouped).items():
-                context = describe_context(way, each.turns)
-                task = f"{kind}_{way}"
-                results.append(make_result(task, each.source, each.fingerprint, found, context))
+    for task, path, score in of_embeddings:
+        logging.info("%s on %s", task, path)
+        assert encode
+        # Different halves of a set cannot be compared.
+        fingerprint = hash_file(path) + (f":{config.half}" if config.half != ALL else "")
+        results.append(make_result(task, str(path), fingerprint, score(encode)))
+    for each in responses:
+        logging.info("response selection on %s", each.source)
+        kind = "candidates" if each.grouped else "response"
+        scores = score_responses(each.samples)
+        for way, found in evaluate_responses(each.samples, scores, each.grouped).items():
+            context = describe_context(way, each.turns)
+            task = f"{kind}_{way}"
+            results.append(make_result(task, each.source, each.fingerprint, found, context))
     show(results)
     if config.output:
-        settings = {**config.to_dict(), **model.settings}
+        settings = {**config.to_dict(), **own}
         report.write_json(pathlib.Path(config.output), config.model, settings, results)
     return results
 
 
-class Scored(NamedTuple):
-    """A model to score: its settings; a function that embeds texts, None for a re-ranker; one that
-    scores the candidates of samples by each similarity that the model has; and a context in which
-    texts that are truncated are counted once.
-    """
-
-    settings: dict[str, Any]
-    encode: Encode | None
-    score_responses: Callable[[Sequence[Sample]], Scores]
-    gather_truncated: Callable[[], contextlib.AbstractContextManager[None]]
-
-
-def load_scored(config: EvaluateOptions) -> Scored:
-    """Loads the model to score: a sentence encoder or a re-ranker.
-
-    Raises:
-        InputError: there is no such model; a setting needs embeddings, which a re-ranker does not
-            have; or responses are to be ranked by one of two projection heads.
+def _load(
+    config: EvaluateOptions,
+) -> tuple[Mapping[str, Any], Encode | None, Callable[[Sequence[Sample]], Scores]]:
+    """Loads a sentence encoder or a re-ranker: its settings; what embeds texts, None for a
+    re-ranker; and what scores the candidates of samples by each similarity that the model has.
     """
     place = pathlib.Path(config.model)
     folders = [place / ENCODER_FOLDER, place]
@@ -237,7 +210,7 @@ def load_scored(config: EvaluateOptions) -> Scored:
             option="model",
         )
         scorer = functools.partial(score_by_reranker, score=reranker.score)
-        return Scored(reranker.settings, None, scorer, contextlib.nullcontext)
+        return reranker.settings, None, scorer
 
     from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 
@@ -260,4 +233,4 @@ def load_scored(config: EvaluateOptions) -> Scored:
         found = score_by_matching(samples, match) if match else {}
         return {**found, **score_by_embeddings(samples, encoder.encode, encoder.heads)}
 
-    return Scored(dict(encoder.settings), encoder.encode, score, encoder.gather_truncated)
+    return encoder.settings, encoder.encode, score

@@ -16,9 +16,8 @@ class EvaluateOptions(ModelOptions):
     )
     response_selection: tuple[str, ...] = option(
         (),
-        "Files of sessions in jsonl form, such as prepare_data's test.jsonl; scored by R@k and MRR "
-        "of the true response among `candidates`, given the turns before it; of an encoder also, "
-        "named bidirectional, given as many turns after it.",
+        "Files of sessions as jsonl, such as prepare_data's test.jsonl; scored by R@k and MRR of "
+        "the true response, given the turns before it, and (bidirectional) those on both sides.",
         path="files",
     )
     candidates: int = option(
@@ -37,8 +36,7 @@ class EvaluateOptions(ModelOptions):
     )
     candidates_file: tuple[str, ...] = option(
         (),
-        "Files of grouped candidates, such as those of E-commerce, Ubuntu or build_candidates; "
-        "scored by R@k, MAP and MRR of the true response in its group.",
+        "Files of grouped candidates, such as build_candidates writes; scored by R@k, MAP and MRR.",
         path="files",
     )
     candidates_format: str = option(
@@ -51,14 +49,11 @@ class EvaluateOptions(ModelOptions):
         False, "Allow several true responses in a group of `candidates_file`, as in Douban."
     )
     max_bad_lines: int = option(
-        0,
-        "Unusable lines and groups of `candidates_file` to leave out before the job stops.",
-        minimum=0,
+        0, "Unusable lines of `candidates_file` to leave out before the job stops.", minimum=0
     )
     half: str = option(
         "all",
-        "Retrieval and STS: all queries and pairs, or a half of them, by a hash of their texts, to "
-        "choose settings by or to report.",
+        "Retrieval and STS: all, or a half by a hash of texts, to choose settings by or to report.",
         choices=("all", "choose", "report"),
     )
     output: str = option("", "JSON file for the results. Default: only a table.", path="writes")
@@ -100,7 +95,7 @@ class CompareOptions(Options):
 
     results: tuple[str, ...] = option(
         (),
-        "Two or more files written by evaluate's `output`; each is compared with the first.",
+        "Two or more files written by evaluate's `output`, each compared with the first.",
         required=True,
         path="files",
     )

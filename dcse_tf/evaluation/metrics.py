@@ -1,4 +1,5 @@
-"""Metrics in NumPy. The only model that they need is a function from sentences to embeddings.
+"""Metrics in NumPy, and the names of scores. The only model that they need is a function from
+sentences to embeddings.
 
 A collapsed encoder gives every candidate the same score. Sorting then keeps the order of the file,
 and if positives come first in the file, a useless encoder gets excellent figures. Here the value of
@@ -9,7 +10,7 @@ of tied scores"), so that constant scores are rated like a random ranking.
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -92,11 +93,7 @@ def tie_groups(scores: np.ndarray, relevant: np.ndarray) -> list[tuple[int, int]
 
 
 def average_precision(scores: np.ndarray, relevant: np.ndarray) -> float:
-    """Expected average precision of one ranking.
-
-    Raises:
-        ValueError: nothing is relevant.
-    """
+    """Expected average precision of one ranking; ValueError if nothing is relevant."""
     total = int(np.sum(relevant))
     if total == 0:
         raise ValueError("average precision needs a relevant candidate")
@@ -114,11 +111,7 @@ def average_precision(scores: np.ndarray, relevant: np.ndarray) -> float:
 
 
 def reciprocal_rank(scores: np.ndarray, relevant: np.ndarray) -> float:
-    """Expected reciprocal rank of the first relevant candidate.
-
-    Raises:
-        ValueError: nothing is relevant.
-    """
+    """Expected reciprocal rank of the first relevant candidate; ValueError if there is none."""
     before = 0
     for size, hits in tie_groups(scores, relevant):
         if hits:
@@ -179,3 +172,54 @@ def tied_share(scores: np.ndarray) -> float:
     """Share of the scores that are tied with another one, 0 to 1."""
     sizes = [size for size, _ in tie_groups(scores, np.ones(len(scores), bool))]
     return sum(size for size in sizes if size > 1) / max(1, len(scores))
+
+
+# Names of scores, which are the same in logs, TensorBoard, JSON, tables and `best_metric`. During
+# training the name of a score on dev data has the prefix "dev/", such as dev/matching_r1.
+
+# The name of a re-ranker's similarity; a re-ranker reads context and response together.
+RERANKER = "reranker"
+# The cosine of a context and a response behind projection heads.
+PROJECTED = "projected"
+RECALLS = (1, 2, 5)
+RETRIEVAL = ("map", "mrr")
+STS = ("spearman",)
+# Number of responses among which a dev response is ranked, so the least number of dev sessions.
+CANDIDATES = 10
+_BIDIRECTIONAL = "_bidirectional"
+
+
+def rank_scores(similarity: str, candidates: int = CANDIDATES) -> tuple[str, ...]:
+    """The scores by a similarity, for k below the number of candidates: matching_r1, ..., _mrr."""
+    return (*(f"{similarity}_r{k}" for k in RECALLS if k < candidates), f"{similarity}_mrr")
+
+
+def bidirectional(similarity: str) -> str:
+    """The name of a similarity whose contexts also have the turns after the response."""
+    return f"{similarity}{_BIDIRECTIONAL}"
+
+
+def describe_context(similarity: str, turns: int) -> str:
+    """Which turns around the response the contexts of a similarity, or of a score by it, hold, such
+    as "3 before"; `turns` is their number on a side, at most, 0 for all.
+    """
+    count = turns or "all"
+    after = f", {count} after" if _BIDIRECTIONAL in similarity else ""
+    return f"{count} before{after}"
+
+
+def all_contexts(similarities: Sequence[str]) -> tuple[str, ...]:
+    """Similarities and, of embeddings, those with bidirectional contexts; none of a re-ranker."""
+    embedded = [similarity for similarity in similarities if similarity != RERANKER]
+    return (*similarities, *map(bidirectional, embedded))
+
+
+def group_scores(similarity: str, candidates: int) -> tuple[str, ...]:
+    """The scores of grouped candidates by a similarity: matching_r1, ..., matching_map, _mrr.
+
+    Like `rank_scores`, and `matching_r1_of_2` ranks the true response against just one other; for
+    groups of two candidates it is the same as `matching_r1` and left out.
+    """
+    *recalls, mrr = rank_scores(similarity, candidates)
+    pair = [f"{similarity}_r1_of_2"] if candidates != 2 else []
+    return (*recalls, *pair, f"{similarity}_map", mrr)

@@ -141,25 +141,12 @@ def short_path(source: str) -> str:
 def write_json(
     path: pathlib.Path, model: str, settings: dict[str, Any], results: list[Result]
 ) -> None:
-    """Writes the results, the model and the settings, atomically.
-
-    Args:
-        path: the file to write.
-        model: the model, as the user named it.
-        settings: the evaluation's settings, with defaults filled in.
-        results: the results.
-    """
-    content = {
-        "model": model,
-        "settings": settings,
-        "results": [
-            {**dataclasses.asdict(result), "warning": result.warning()} for result in results
-        ],
-    }
+    """Writes the results, the model as the user named it and all settings, atomically."""
+    told = [{**dataclasses.asdict(result), "warning": result.warning()} for result in results]
+    content = {"model": model, "settings": settings, "results": told}
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     with atomic_file(path) as partial:
-        partial.write_text(
-            json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-        )
+        partial.write_text(text, encoding="utf-8")
 
 
 def read_json(path: pathlib.Path) -> tuple[str, list[Result], dict[str, Any]]:
@@ -203,22 +190,15 @@ class Comparison:
 
 
 def describe_differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """Lists the settings that affect scores and differ between two results, one line each.
-
-    Args:
-        first, second: settings as `read_json` returns them. A setting that is in only one of them
-            is ignored.
-    """
-
-    def show(value: Any) -> str:
-        # An empty text, or one that ends in a space, cannot be seen without quotes.
-        return repr(value) if value == "" or str(value).strip() != str(value) else str(value)
-
-    return [
-        f"`{name}` is not the same: first {show(first[name])}, second {show(second[name])}"
-        for name in _OF_SCORES
-        if name in first and name in second and first[name] != second[name]
-    ]
+    """Lists the settings that affect scores, are known of both results, and differ."""
+    lines = []
+    for name in _OF_SCORES:
+        if name in first and name in second and first[name] != second[name]:
+            # An empty text, or one that ends in a space, cannot be seen without quotes.
+            values = first[name], second[name]
+            one, other = (v if str(v).strip() == str(v) != "" else repr(v) for v in values)
+            lines.append(f"`{name}` is not the same: first {one}, second {other}")
+    return lines
 
 
 def compare_results(first: list[Result], second: list[Result]) -> list[Comparison]:
@@ -231,25 +211,17 @@ def compare_results(first: list[Result], second: list[Result]) -> list[Compariso
     """
     known = {(result.task, result.fingerprint): result for result in second}
     comparisons = []
-    for result in first:
-        other = known.get((result.task, result.fingerprint))
-        if other is None:
-            continue
-        ours = {name: np.array(values) for name, values in result.items.items()}
-        theirs = {name: np.array(values) for name, values in other.items.items()}
-        comparisons += [
-            Comparison(
-                result.task,
-                result.source,
-                name,
-                result.context,
-                result.scores[name],
-                other.scores[name],
-                difference(ours, theirs, name),
+    for one in first:
+        if other := known.get((one.task, one.fingerprint)):
+            ours, theirs = (
+                {k: np.array(v) for k, v in each.items.items()} for each in (one, other)
             )
-            for name in score_names(result.items)
-            if name in result.intervals
-        ]
+            for name in score_names(one.items):
+                if name in one.intervals:
+                    scores = one.scores[name], other.scores[name]
+                    found = difference(ours, theirs, name)
+                    told = one.task, one.source, name, one.context
+                    comparisons.append(Comparison(*told, *scores, found))
     if not comparisons:
         raise InputError(
             "the results have no evaluation set in common, with two items or more: the same "
@@ -260,12 +232,7 @@ def compare_results(first: list[Result], second: list[Result]) -> list[Compariso
 
 
 def format_comparisons(comparisons: list[Comparison], corrected: list[float]) -> str:
-    """A table with a line per score.
-
-    Args:
-        comparisons: the comparisons, one per line.
-        corrected: the p-value of each, corrected by `holm` over all comparisons of the job.
-    """
+    """A table with a line per comparison, with its p-value `corrected` by `holm` over the job's."""
     head = ("set", "score", "context", "first", "second", "difference", "95% interval")
     rows = [
         (

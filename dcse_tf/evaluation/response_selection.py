@@ -20,13 +20,14 @@ from dcse_tf.data.dialogue import Context, GivenCandidates, Session, make_sessio
 from dcse_tf.data.formats.candidates import CandidateGroup
 from dcse_tf.data.formats.exports import parse_dialogue
 from dcse_tf.data.formats.reading import read_json_lines
-from dcse_tf.encoder.backend import normalize
+from dcse_tf.encoder.backend import Match, normalize
 from dcse_tf.evaluation import metrics
-from dcse_tf.evaluation.metrics import Encode, Evaluation
-from dcse_tf.evaluation.names import (
+from dcse_tf.evaluation.metrics import (
     PROJECTED,
     RECALLS,
     RERANKER,
+    Encode,
+    Evaluation,
     bidirectional,
     group_scores,
     rank_scores,
@@ -83,11 +84,8 @@ def read_sessions(path: pathlib.Path) -> list[Session]:
 
 
 def sample_group(group: CandidateGroup, turns: int = 0) -> Sample:
-    """Turns a group into a sample: true responses first, otherwise in the file's order.
-
-    Args:
-        group: the group.
-        turns: how many turns of the context to keep, the last ones; 0 for all.
+    """Turns a group into a sample: true responses first, otherwise in the file's order. Of the
+    context the last `turns` are kept; 0 for all.
     """
     order = sorted(range(len(group.labels)), key=lambda place: -group.labels[place])
     context = group.context[-turns:]
@@ -122,10 +120,7 @@ def make_samples(
 
     Args:
         sessions: sessions of two turns or more.
-        candidates: number of candidates per sample, including the true response.
-        context_turns: maximum number of turns before the response.
-        max_samples: largest number of sessions, which are drawn at random; 0 for all.
-        seed: seed of all draws.
+        candidates, context_turns, max_samples, seed: see `EvaluateOptions`.
 
     Returns:
         The samples; empty if there are fewer distinct responses than candidates.
@@ -199,13 +194,8 @@ def score_by_embeddings(samples: Sequence[Sample], encode: Encode, heads: HeadMa
     This does not use the matching, so it shows what the matching adds. Each text of a thousand
     samples is encoded once.
 
-    Args:
-        samples: the samples.
-        encode: embeds texts.
-        heads: projection heads, by side; empty for none.
-
     Returns:
-        "cosine" and, with heads, "projected", the cosine behind them: of the context's mean behind
+        "cosine" and, with projection heads, "projected": the cosine of the context's mean behind
         one head and the candidate behind the other. Both also with bidirectional contexts, unless
         nothing is said after any response.
     """
@@ -235,18 +225,9 @@ def embed_groups(groups: Sequence[list[str]], encode: Encode) -> Encode:
     return lambda group: embeddings[[index[text] for text in group]]
 
 
-def score_by_matching(
-    samples: Sequence[Sample], match: Callable[[list[list[str]], list[list[str]]], np.ndarray]
-) -> Scores:
-    """Scores candidates by a model's own similarity.
-
-    Args:
-        samples: the samples, with any numbers of candidates.
-        match: from contexts and their candidates, the same number for each context, to
-            similarities, float `[contexts, candidates]`.
-
-    Returns:
-        "matching" and, unless nothing is said after any response, "matching_bidirectional".
+def score_by_matching(samples: Sequence[Sample], match: Match) -> Scores:
+    """Scores candidates by a model's own similarity `match`, see `Backend`: "matching" and, unless
+    nothing is said after any response, "matching_bidirectional".
     """
     # In one call, so that a text that both contexts have is encoded once.
     contexts = [sample.context for sample in samples]
@@ -350,20 +331,21 @@ def _score_sample(
 ) -> dict[str, float]:
     """The scores of these names of one sample, as shares."""
     relevant = np.arange(len(scores)) < positives
-    found = {"tie_share": metrics.tied_share(scores)}
-    for name in names:
+
+    def compute(name: str) -> float:
         match name.removeprefix(f"{similarity}_"):
             case "map":
-                found[name] = metrics.average_precision(scores, relevant)
+                return metrics.average_precision(scores, relevant)
             case "mrr":
-                found[name] = metrics.reciprocal_rank(scores, relevant)
+                return metrics.reciprocal_rank(scores, relevant)
             case "r1_of_2":
-                found[name] = metrics.recall_at(1, scores[[0, positives]])
+                return metrics.recall_at(1, scores[[0, positives]])
             case "tie_share":
-                pass
+                return metrics.tied_share(scores)
             case recall:
-                found[name] = metrics.recall_at(int(recall[1:]), scores, relevant)
-    return found
+                return metrics.recall_at(int(recall[1:]), scores, relevant)
+
+    return {name: compute(name) for name in names}
 
 
 @functools.cache

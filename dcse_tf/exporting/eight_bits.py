@@ -4,8 +4,7 @@ Each token's activations are quantized by a scale of their own, so nothing depen
 tokens of a batch. All products of integers are exact on every processor: see `quantize_kernel`.
 """
 
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -55,8 +54,8 @@ class EightBitGraph(Graph):
     """A graph whose layers multiply integers, and whose token table has eight bits.
 
     Args:
-        magnitudes: kernel name -> magnitude of each channel of its input, see `_measure`; for the
-            others see `Graph`.
+        magnitudes: kernel name -> magnitude of each channel of its input, see `measure_channels`.
+            For the others see `Graph`.
     """
 
     def __init__(self, *of_graph: Any, magnitudes: Mapping[str, np.ndarray]) -> None:
@@ -119,29 +118,14 @@ class EightBitGraph(Graph):
         return self.add("QuantizeLinear", divided, self.constant(1.0), nothing), nothing, scale
 
 
-def quantize(
-    model: onnx.ModelProto,
-    build: Callable[..., onnx.ModelProto],
-    ends: tuple[int, int],
-    longest: int,
-) -> onnx.ModelProto:
-    """Builds a model in eight bits.
-
-    Args:
-        model: the model in float32.
-        build: builds it by the `make_graph` it is given, see `build_encoder`.
-        ends: ids of the tokens that every sequence begins and ends with.
-        longest: the largest number of tokens of a sequence.
-    """
-    magnitudes = _measure(model, ends, longest)
-    return build(make_graph=functools.partial(EightBitGraph, magnitudes=magnitudes))
-
-
-def _measure(model: onnx.ModelProto, ends: tuple[int, int], longest: int) -> dict[str, np.ndarray]:
+def measure_channels(
+    model: onnx.ModelProto, ends: tuple[int, int], longest: int
+) -> dict[str, np.ndarray]:
     """The root mean square of each channel, float32 `[k]`, of what a kernel is applied to, by the
-    kernel's name, where that is a layer norm's result; on random tokens, see `quantize`.
+    kernel's name, where that is a layer norm's result; by a float32 model on random tokens.
 
-    Random tokens serve every language and domain; on texts the loud channels are the same.
+    Random tokens serve every language and domain; on texts the loud channels are the same. A
+    sequence begins and ends with the ids `ends`, and has `longest` tokens at most.
     """
     import onnxruntime
 
@@ -156,9 +140,8 @@ def _measure(model: onnx.ModelProto, ends: tuple[int, int], longest: int) -> dic
     probe.CopyFrom(model)
     outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in wanted]
     probe.graph.output.extend(outputs)
-    session = onnxruntime.InferenceSession(
-        probe.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    run_on = ["CPUExecutionProvider"]
+    session = onnxruntime.InferenceSession(probe.SerializeToString(), providers=run_on)
     words = next(w.dims[0] for w in model.graph.initializer if w.name == "embeddings.words")
     totals: dict[str, Any] = dict.fromkeys(wanted, 0.0)
     tokens, rng = 0, np.random.default_rng(0)

@@ -1,19 +1,37 @@
-"""The export job."""
+"""The export job, with the model card that it writes; templates/model_card.md.j2 is its layout."""
 
+import contextlib
+import importlib.metadata
+import os
 import pathlib
+import platform
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from dcse_tf.encoder.graph import load_graph
+import jinja2
+import tensorflow as tf
+
+from dcse_tf.baselines.registry import is_baseline, read_baseline
+from dcse_tf.bert.checkpoints import ENCODER_FOLDER, read_config
+from dcse_tf.bert.families import is_relative
+from dcse_tf.encoder.graph import EncoderGraph, load_graph
 from dcse_tf.encoder.load import find_folder
 from dcse_tf.errors import InputError
-from dcse_tf.exporting.export_formats import FORMATS
-from dcse_tf.exporting.export_options import ExportOptions
-from dcse_tf.exporting.model_card import describe_encoder, describe_reranker, write_model_card
+from dcse_tf.exporting.export_formats import FORMATS, ExportOptions
 from dcse_tf.files import atomic_directory
+from dcse_tf.input_files import read_json_object
+from dcse_tf.matching.equations import has_matching
+from dcse_tf.options import option
 from dcse_tf.reading.reranker_files import is_reranker
-from dcse_tf.reranker.scorers import read_reranker
+from dcse_tf.reranker.scorers import BERT, RerankerFolder, read_reranker
+from dcse_tf.tasks.train_options import TrainOptions
 
 # What a re-ranker, which gives no embeddings, has no use for.
 _OF_ENCODERS = "unit_norm", "pooling", "projection", "prefix", "max_sequence_length"
+# Files of a run directory, and in its encoder's folder, see `dcse_tf.training`.
+_CONFIG_FILE, _CORPUS_FILE = "config.json", "corpus.json"
+_KEPT_FILE, _MERGE_FILE = "training.json", "merge.json"
+_PACKAGES = "dcse_tf", "tensorflow", "tensorflow-text", "keras", "keras-hub", "numpy"
 
 
 def export(config: ExportOptions) -> pathlib.Path:
@@ -29,26 +47,145 @@ def export(config: ExportOptions) -> pathlib.Path:
         LockedError: another process is writing it.
         OutputError: the export cannot be written, or its outputs differ from the model's.
     """
-    output, form = pathlib.Path(config.output_dir), FORMATS[config.format]
+    output, form, name = pathlib.Path(config.output_dir), FORMATS[config.format], config.run_dir
     with atomic_directory(output, config.overwrite) as folder:
-        of_reranker = is_reranker(find_folder(config.run_dir, "run_dir"))
-        kind = "a re-ranker" if of_reranker else "an encoder"
+        source = find_folder(name, "run_dir")
+        of_reranker = is_reranker(source)
+        for given in _OF_ENCODERS if of_reranker else ():
+            if config.is_given(given):
+                raise InputError(f"`run_dir`={name}: is a re-ranker; leave out `{given}`")
         write = form.write_reranker if of_reranker else form.write_encoder
-        for name in _OF_ENCODERS if of_reranker else ():
-            if config.is_given(name):
-                raise InputError(f"`run_dir`={config.run_dir}: is a re-ranker; leave out `{name}`")
         if write is None:
-            raise InputError(f"`format`={form.name}: `run_dir`={config.run_dir} is {kind}")
+            kind = "a re-ranker" if of_reranker else "an encoder"
+            raise InputError(f"`format`={form.name}: `run_dir`={name} is {kind}")
         if of_reranker:
-            model = read_reranker(config.run_dir, "run_dir")
-            source, usage = model.path, form.reranker_usage
-            facts = describe_reranker(model) | write(folder, model, config)
+            model = read_reranker(name, "run_dir")
+            usage = form.reranker_usage
+            facts = _describe_reranker(model) | write(folder, model, config)
         else:
-            encoder = load_graph(config.run_dir, "run_dir", config)
-            assert encoder.source
-            source, prefix = encoder.source, encoder.vocabulary.prefix
-            facts = describe_encoder(encoder, config) | write(folder, encoder, config)
+            if is_baseline(source) and read_baseline(source).spec.make_encode:
+                raise InputError(
+                    f"`run_dir`={name}: is a baseline without an encoder, which cannot be exported"
+                )
+            # Variables, because a SavedModel's graph holds at most two gigabytes of constants.
+            encoder = load_graph(source, config, hold=lambda v, t: tf.Variable(v, False, dtype=t))
+            facts = _describe_encoder(encoder, config) | write(folder, encoder, config)
+            prefix = encoder.vocabulary.prefix
             usage = form.usage.replace("LENGTH", str(encoder.max_sequence_length))
             usage = usage.replace("PREFIX + ", f"{prefix!r} + " if prefix else "")
         write_model_card(folder / form.card, config, source, facts, usage, not of_reranker)
     return output
+
+
+def write_model_card(
+    path: pathlib.Path,
+    config: ExportOptions,
+    source: pathlib.Path,
+    facts: Mapping[str, str],
+    usage: str,
+    is_encoder: bool,
+) -> None:
+    """Writes the card of what is exported from the checkpoint folder `source`: facts by name, and
+    Markdown that says how it is used. Raises InputError if a file of the run cannot be used.
+    """
+    run_dir = pathlib.Path(config.run_dir)
+    trained = source == run_dir / ENCODER_FOLDER and (run_dir / _CONFIG_FILE).is_file()
+    settings = _read(run_dir / _CONFIG_FILE) if trained else {}
+    kept = _read(source / _KEPT_FILE) if trained else {}
+    training = dict(_describe_training(kept, settings)) | _read(run_dir / _CORPUS_FILE)
+    if share := _read(source / _MERGE_FILE).get("share"):
+        told = f"{1 - share:g} of the start, {share:g} of the trained encoder"
+        facts = {**facts, "averaged weights": told}
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("dcse_tf.exporting"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    # A bar or a line break would end a cell of a table.
+    environment.filters["cell"] = lambda text: " ".join(str(text).split()).replace("|", "\\|")
+    text = environment.get_template("model_card.md.j2").render(
+        name=pathlib.Path(os.path.abspath(config.run_dir)).name,
+        form=config.format,
+        is_encoder=is_encoder,
+        task=settings.get("task", "") if kept.get("step") else "",
+        unchanged=kept.get("step") == 0,
+        usage=usage,
+        facts=facts,
+        training=training if trained else {},
+        scores=kept.get("scores", {}),
+        versions=", ".join(" ".join(version) for version in list_versions().items()),
+    )
+    path.write_text(text.rstrip() + "\n", encoding="utf-8")
+
+
+def _describe_encoder(encoder: EncoderGraph, config: ExportOptions) -> dict[str, str]:
+    """Facts about an encoder for the card; the format may replace some."""
+    assert encoder.source
+    shape, prefix = read_config(encoder.source), encoder.vocabulary.prefix
+    kind = "MPNet" if is_relative(shape) else "BERT"
+    facts = {
+        "architecture": f"{kind}, {_describe_sizes(shape)}",
+        "longest sentence": f"{encoder.max_sequence_length} tokens, the rest is cut off",
+        "pooling": {"mean": "mean over all tokens", "cls": "the [CLS] token"}[encoder.pooling],
+        "length": "unit" if config.unit_norm else "not normalised: compare by cosine",
+    }
+    if prefix:
+        facts["prefix of every text"] = repr(prefix)
+    if encoder.postprocessing is not None:
+        facts["postprocessing"] = encoder.postprocessing.name
+    elif has_matching(encoder.source):
+        told = "not part of an export, which compares responses by cosine"
+        facts["matching of responses"] = f"turns by {encoder.matching.turns}: {told}"
+    return facts
+
+
+def _describe_reranker(folder: RerankerFolder) -> dict[str, str]:
+    settings, config = folder.settings, read_json_object(folder.path / "config.json")
+    sizes = f", {_describe_sizes(config)}" if settings.architecture == BERT else ""
+    return {
+        "architecture": f"{settings.architecture}{sizes}",
+        "longest context": f"{settings.first_tokens} tokens; longer ones are cut at the start",
+        "longest response": f"{settings.second_tokens} tokens; longer ones are cut at the end",
+        "speakers": f"{'an' if settings.speakers else 'not an'} input of the model",
+    }
+
+
+def _describe_sizes(config: Mapping[str, Any]) -> str:
+    layers, dim = config["num_hidden_layers"], config["hidden_size"]
+    return f"{layers} layers, {dim} wide, a vocabulary of {config['vocab_size']} entries"
+
+
+def _describe_training(
+    kept: Mapping[str, Any], settings: Mapping[str, Any]
+) -> Iterator[tuple[str, str]]:
+    """The step that was kept, and the settings that differ from their defaults."""
+    if kept:
+        yield "kept checkpoint", f"step {kept['step']} of {kept.get('last_step')}"
+    task = TrainOptions.choice()[1].get(str(settings.get("task")))
+    fields = task.options.fields() if task else {}
+    for name, value in sorted(settings.items()):
+        field = fields.get(name) or option(None, "")  # of a plug-in that is not installed
+        rules = field.metadata
+        value = tuple(value) if isinstance(value, list) else value
+        writes = rules["path"] in ("writes", "renews", "resumes")
+        if value == field.default or rules["resume"] == "free" or writes:
+            continue
+        told = {number: word for word, number in rules["words"].items()}.get(value, value)
+        if rules["path"] and not str(value).startswith("package:"):
+            # Without the folders of the machine that it was trained on.
+            told = "/".join(str(value).split("/")[-2:])
+        yield name, ", ".join(told) if isinstance(told, tuple) else str(told)
+
+
+def list_versions() -> dict[str, str]:
+    """The versions of what an export is written with, by package."""
+    found = {}
+    for name in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return {**found, "python": platform.python_version()}
+
+
+def _read(path: pathlib.Path) -> dict[str, Any]:
+    return read_json_object(path) if path.is_file() else {}

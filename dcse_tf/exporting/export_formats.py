@@ -1,4 +1,7 @@
-"""The forms in which a trained model can be written. Importing this does not import TensorFlow."""
+"""The forms in which a trained model can be written, and the settings of `export`.
+
+Importing this does not import TensorFlow.
+"""
 
 import dataclasses
 import importlib
@@ -6,7 +9,9 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+from dcse_tf.bert.encoder_options import EncoderOptions
 from dcse_tf.errors import require
+from dcse_tf.options import OptionError, option
 
 # See `register_export`.
 Write = Callable[[pathlib.Path, Any, Any], dict[str, str]]
@@ -172,3 +177,42 @@ register_export(
 """,
     write_encoder=_later("static_table", "write_encoder"),
 )
+
+
+class ExportOptions(EncoderOptions):
+    """Writes a trained encoder or re-ranker in a form that can be served."""
+
+    run_dir: str = option(
+        "",
+        "The run directory of an encoder or a re-ranker, or any checkpoint (a folder, a hub name, "
+        "package:NAME).",
+        required=True,
+        path="reads",
+    )
+    output_dir: str = option(
+        "", "Folder to write; it appears only when it is whole.", required=True, path="writes"
+    )
+    format: str = option("saved_model", "The form to write.", choices=FORMATS)
+    unit_norm: bool = option(
+        False, "Scale embeddings to length 1, so that their dot product is the cosine."
+    )
+    quantize: str = option(
+        "none",
+        "With `format`=onnx. int8: weights in eight bits, a quarter of the size.",
+        choices=("none", "int8"),
+    )
+    data_dir: str = option(
+        "",
+        "With `format`=static: a corpus that prepare_data wrote with the encoder's vocabulary.",
+        path="reads",
+    )
+    overwrite: bool = option(False, "Replace `output_dir` if it exists.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.quantize != "none" and self.format != "onnx":
+            self.refuse("quantize", "only with `format`=onnx")
+        if self.data_dir and self.format != "static":
+            self.refuse("data_dir", "only with `format`=static")
+        if self.format == "static" and not self.data_dir:
+            raise OptionError("`format`=static is fitted to utterances: give `data_dir`")

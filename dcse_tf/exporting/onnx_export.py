@@ -14,12 +14,19 @@ from dcse_tf.bert.blanks import NO_CANDIDATE
 from dcse_tf.bert.vocabulary import Vocabulary
 from dcse_tf.bert.weights import read_bert_tensors
 from dcse_tf.encoder.exported_models import MODEL_FILE, SETTINGS_FILE, OnnxBackend
-from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
+from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.errors import InputError
-from dcse_tf.exporting.eight_bits import quantize
-from dcse_tf.exporting.export_options import ExportOptions
+from dcse_tf.exporting.eight_bits import EightBitGraph, measure_channels
+from dcse_tf.exporting.export_formats import ExportOptions
 from dcse_tf.exporting.onnx_graph import build_cross_encoder, build_encoder
-from dcse_tf.exporting.probes import CANDIDATES, CONTEXTS, SENTENCES, no_warnings, refuse
+from dcse_tf.exporting.probes import (
+    CANDIDATES,
+    CONTEXTS,
+    SENTENCES,
+    embed_probes,
+    no_warnings,
+    refuse,
+)
 from dcse_tf.exporting.saved_model import export_fingerprint
 from dcse_tf.exporting.sentence_transformers import list_maps, true_config
 from dcse_tf.files import hash_file, write_json
@@ -43,14 +50,14 @@ _TOGETHER = 4096  # tokens of a batch
 
 
 class Answers(NamedTuple):
-    """What a model and its file answer to the probes.
+    """What a model answers to the probes.
 
     Attributes:
         what: what an answer is.
         expected: the model's answers, float `[n, k]`.
         size: what a difference is a share of: float `[n]` or one number.
         most, most_in_eight_bits: the largest differences that are accepted.
-        compute: the file's answers, in batches of at most that many tokens.
+        compute: what the file answers, in batches of at most that many tokens.
     """
 
     what: str
@@ -59,23 +66,6 @@ class Answers(NamedTuple):
     most: float
     most_in_eight_bits: float
     compute: Callable[[int], np.ndarray]
-
-    def measure(self, eight_bits: bool) -> list[tuple[str, float, float]]:
-        """The measures that `refuse` takes, of the file as it is now."""
-        with no_warnings():
-            alone, together = self.compute(1), self.compute(_TOGETHER)
-
-        def apart(one: np.ndarray, other: np.ndarray) -> float:
-            return float((np.linalg.norm(one - other, axis=1) / self.size).max())
-
-        difference = max(apart(alone, self.expected), apart(together, self.expected))
-        what = f"difference of {self.what} from the model's"
-        if not eight_bits:
-            return [(what, difference, self.most)]
-        return [
-            (f"eight bits: {what}", difference, self.most_in_eight_bits),
-            (f"eight bits: {self.what} alone and in a batch", apart(alone, together), MOST_APART),
-        ]
 
 
 def write_encoder(
@@ -86,20 +76,15 @@ def write_encoder(
     """
     assert encoder.source
     config, maps = true_config(encoder.source), list_maps(encoder.postprocessing, "onnx")
-    tensors = read_bert_tensors(encoder.source, config)
+    tensors, length = read_bert_tensors(encoder.source, config), encoder.max_sequence_length
     build = functools.partial(
         build_encoder, tensors, config, encoder.pooling, maps, options.unit_norm
     )
-    length = encoder.max_sequence_length
-    encoder.vocabulary.write_tokenizer(folder, length)
     checkpoints.write_max_sequence_length(folder, length)
     sentence_modules.write_prefix(folder, encoder.vocabulary.prefix)
-    write_json(folder / "config.json", config, sort_keys=True)
     with no_warnings():
-        expected = GraphBackend(encoder).embed_texts(SENTENCES)[0].astype(np.float64)
+        expected = embed_probes(encoder, options.unit_norm)
     norms = np.maximum(np.linalg.norm(expected, axis=1), 1e-12)
-    if options.unit_norm:
-        expected, norms = expected / norms[:, np.newaxis], np.ones_like(norms)
 
     def compute(batch_tokens: int) -> np.ndarray:
         return OnnxBackend(folder, batch_tokens).embed_texts(SENTENCES)[0]
@@ -111,7 +96,7 @@ def write_encoder(
         "unit_norm": options.unit_norm,
         "projection": options.projection,
     }
-    return _write(folder, build, encoder.vocabulary, length, options, settings, answers)
+    return _write(folder, build, config, encoder.vocabulary, length, options, settings, answers)
 
 
 def write_reranker(
@@ -124,13 +109,11 @@ def write_reranker(
             f"`format`=onnx: cannot hold a re-ranker of the architecture {settings.architecture}; "
             "`format`=saved_model can"
         )
-    config = true_config(model.path)
-    longest = settings.first_tokens + settings.second_tokens
-    model.vocabulary.write_tokenizer(folder, longest)
+    config, longest = true_config(model.path), settings.first_tokens + settings.second_tokens
     write_reranker_settings(folder, settings)
-    write_json(folder / "config.json", config, sort_keys=True)
+    written = dataclasses.replace(model, path=folder)
 
-    def score(scorer: Any, batch_tokens: int) -> np.ndarray:
+    def score(scorer: scorers.Scorer, batch_tokens: int) -> np.ndarray:
         reranker = Reranker(scorer, settings, model.vocabulary, batch_tokens=batch_tokens)
         scores = np.concatenate(reranker.score(CONTEXTS, CANDIDATES, show_progress=False))
         return scores[scores > NO_CANDIDATE, np.newaxis]
@@ -138,22 +121,19 @@ def write_reranker(
     with no_warnings():
         expected = score(scorers.load_checkpoint_scorer(model), _TOGETHER)
     spread = float(expected.std())
-
-    def compute(batch_tokens: int) -> np.ndarray:
-        return score(
-            scorers.load_onnx_scorer(dataclasses.replace(model, path=folder)), batch_tokens
-        )
-
-    most = TOLERANCE * max(1.0, 1.0 / spread)
-    answers = Answers("a score", expected, spread, most, MOST_OF_SPREAD, compute)
+    answers = Answers(
+        *("a score", expected, spread, TOLERANCE * max(1.0, 1.0 / spread), MOST_OF_SPREAD),
+        lambda batch_tokens: score(scorers.load_onnx_scorer(written), batch_tokens),
+    )
     build = functools.partial(build_cross_encoder, scorers.read_weights(model), config)
-    written = {"fingerprint": scorers.hash_reranker(model)}
-    return _write(folder, build, model.vocabulary, longest, options, written, answers)
+    facts = {"fingerprint": scorers.hash_reranker(model)}
+    return _write(folder, build, config, model.vocabulary, longest, options, facts, answers)
 
 
 def _write(
     folder: pathlib.Path,
     build: Callable[..., onnx.ModelProto],
+    config: dict[str, Any],
     vocabulary: Vocabulary,
     longest: int,
     options: ExportOptions,
@@ -164,18 +144,41 @@ def _write(
 
     `build` builds the model by the `make_graph` it is given.
     """
-    path, kind = folder / MODEL_FILE, "float32"
+    write_json(folder / "config.json", config, sort_keys=True)
+    vocabulary.write_tokenizer(folder, longest)
     model = build()
-    onnx.checker.check_model(model)
-    onnx.save(model, path)
-    facts = refuse(path, answers.measure(eight_bits=False))
+    facts = _check(folder / MODEL_FILE, model, answers, "")
     if options.quantize == "int8":
-        kind = "int8"
         del settings["fingerprint"]  # of other embeddings
-        small = quantize(model, build, (vocabulary.cls_id, vocabulary.sep_id), longest)
-        onnx.checker.check_model(small)
-        onnx.save(small, path)
-        facts = {"weights": kind} | refuse(path, answers.measure(eight_bits=True))
-    settings |= {"compute_dtype": kind, "sha256": hash_file(path)}
+        magnitudes = measure_channels(model, (vocabulary.cls_id, vocabulary.sep_id), longest)
+        model = build(make_graph=functools.partial(EightBitGraph, magnitudes=magnitudes))
+        facts = {"weights": "int8"} | _check(folder / MODEL_FILE, model, answers, "eight bits: ")
+    settings |= {
+        "compute_dtype": "float32" if options.quantize == "none" else options.quantize,
+        "sha256": hash_file(folder / MODEL_FILE),
+    }
     write_json(folder / SETTINGS_FILE, settings, sort_keys=True)
     return facts
+
+
+def _check(
+    path: pathlib.Path, model: onnx.ModelProto, answers: Answers, eight_bits: str
+) -> dict[str, str]:
+    """Writes a model and refuses one that computes something else; `eight_bits` is what messages
+    begin with, or empty.
+    """
+    onnx.checker.check_model(model)
+    onnx.save(model, path)
+    with no_warnings():
+        alone, together = answers.compute(1), answers.compute(_TOGETHER)
+
+    def apart(one: np.ndarray, other: np.ndarray) -> float:
+        return float((np.linalg.norm(one - other, axis=1) / answers.size).max())
+
+    difference = max(apart(found, answers.expected) for found in (alone, together))
+    most = answers.most_in_eight_bits if eight_bits else answers.most
+    measured = [(f"{eight_bits}difference of {answers.what} from the model's", difference, most)]
+    if eight_bits:
+        what = f"{eight_bits}{answers.what} alone and in a batch"
+        measured.append((what, apart(alone, together), MOST_APART))
+    return refuse(path, measured)

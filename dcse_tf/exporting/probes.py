@@ -4,8 +4,11 @@ import contextlib
 import pathlib
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 from absl import logging
 
+from dcse_tf.encoder.backend import normalize
+from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.errors import OutputError
 
 _QUESTION, _LONG = "Where is my parcel?", "It left our store today . " * 200
@@ -34,18 +37,17 @@ CANDIDATES = [
 ]
 
 
+def embed_probes(encoder: EncoderGraph, unit_norm: bool) -> np.ndarray:
+    """The embeddings of SENTENCES, float32 `[n, dim]`, by the code that evaluation uses."""
+    rows = encoder.embed_texts(SENTENCES)[0]
+    return normalize(rows).astype(np.float32) if unit_norm else rows
+
+
 def refuse(path: pathlib.Path, measured: Sequence[tuple[str, float, float]]) -> dict[str, str]:
     """Refuses an export that computes something else than its model.
 
-    Args:
-        path: the export's file.
-        measured: of each measure what it is, its value, and the largest that is accepted.
-
-    Returns:
-        The measures as facts for the model card.
-
-    Raises:
-        OutputError: a value is too large, or NaN.
+    `measured` is of each measure what it is, its value, and the largest that is accepted. Returns
+    the measures as facts for the model card. Raises OutputError if one is too large, or NaN.
     """
     for what, value, most in measured:
         if not value <= most:

@@ -23,7 +23,7 @@ from dcse_tf.bert.weights import (
 )
 from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.errors import InputError
-from dcse_tf.exporting.export_options import ExportOptions
+from dcse_tf.exporting.export_formats import ExportOptions
 from dcse_tf.files import write_json
 from dcse_tf.input_files import read_json_object
 from dcse_tf.matching.heads import AffineMaps

@@ -8,19 +8,22 @@ initial table, so vectors of tokens that the corpus does not contain stay as the
 """
 
 import pathlib
+from collections.abc import Callable
 
 import numpy as np
 import scipy.sparse
+import scipy.sparse.linalg
 import tensorflow as tf
+from scipy.sparse.linalg import LinearOperator
 
 from dcse_tf.bert.tensor_files import write_tensor_file
 from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.records import sample_utterances
 from dcse_tf.encoder.backend import normalize
 from dcse_tf.encoder.exported_models import STATIC_FILE, STATIC_TABLE, STATIC_TYPE
-from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
+from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.errors import InputError
-from dcse_tf.exporting.export_options import ExportOptions
+from dcse_tf.exporting.export_formats import ExportOptions
 from dcse_tf.files import write_json
 from dcse_tf.progress import Progress
 
@@ -32,7 +35,6 @@ _DIM, _UTTERANCES = 256, 50_000  # of the table, and to fit it to, at most
 _RIDGE = 0.3
 _HELD_OUT = 10  # every tenth utterance is held out
 _TOLERANCE = 1e-6
-_TINY = 1e-300
 
 
 def write_encoder(
@@ -59,12 +61,11 @@ def write_encoder(
     tokens = np.arange(len(vocabulary.tokens), dtype=np.int32)
     ends = (np.full_like(tokens, end) for end in (vocabulary.cls_id, vocabulary.sep_id))
     alone = tf.RaggedTensor.from_tensor(np.stack([next(ends), tokens, next(ends)], axis=1))
-    backend = GraphBackend(encoder)
     embeddings = {}
     for name, rows in {"utterances": ids, "the vocabulary": alone}.items():
         with Progress(f"tokens of {name} embedded") as progress:
-            inputs = backend.read_tokens(rows)
-            found = backend.embed_inputs(*inputs, progress=progress.update)
+            inputs = encoder.read_tokens(rows)
+            found = encoder.embed_inputs(*inputs, progress=progress.update)
             embeddings[name] = normalize(found)
 
     first = vocabulary.count_prefix() + 1
@@ -149,31 +150,27 @@ def _solve_ridge(counts: scipy.sparse.csr_matrix, rest: np.ndarray) -> np.ndarra
     float64 `[size, dim]`; 0 for tokens that do not occur.
 
     By conjugate gradients on the normal equations for all columns at once, which takes an eighth of
-    scipy's time column by column. The norm of each column's residual is at most `_TOLERANCE` times
-    that of its goal, unless rounding errors prevent it.
+    the time column by column.
     """
     used = np.flatnonzero(counts.getnnz(axis=0))
     of_used = counts[:, used]
     matrix = (of_used.T @ of_used + _RIDGE**2 * scipy.sparse.identity(len(used))).tocsr()
     goals = of_used.T @ rest
-    # Jacobi preconditioning: frequent tokens have far larger entries than rare ones, and without
-    # it ten times as many steps are needed.
     diagonal = matrix.diagonal()[:, None]
-    found, residual = np.zeros_like(goals), goals.copy()
-    direction = residual / diagonal
-    size = (residual * direction).sum(axis=0)
-    enough = _TOLERANCE * np.linalg.norm(goals, axis=0)
-    for _ in range(10 * len(goals)):  # scipy's bound: rounding can prevent convergence
-        if (np.linalg.norm(residual, axis=0) <= enough).all():
-            break
-        product = matrix @ direction
-        # The direction of a column that is solved exactly is 0.
-        step = size / np.maximum((direction * product).sum(axis=0), _TINY)
-        found += step * direction
-        residual -= step * product
-        scaled = residual / diagonal
-        size, before = (residual * scaled).sum(axis=0), size
-        direction = scaled + size / np.maximum(before, _TINY) * direction
+
+    def as_operator(apply: Callable[[np.ndarray], np.ndarray]) -> LinearOperator:
+        shape = goals.size, goals.size
+        return LinearOperator(shape, lambda x: apply(x.reshape(goals.shape)).ravel(), dtype=float)
+
+    found, _ = scipy.sparse.linalg.cg(
+        as_operator(lambda x: matrix @ x),
+        goals.ravel(),
+        rtol=_TOLERANCE,
+        # Jacobi preconditioning: frequent tokens have far larger entries than rare ones, and
+        # without it ten times as many steps are needed.
+        M=as_operator(lambda x: x / diagonal),
+        maxiter=10 * len(goals),  # rounding can prevent convergence
+    )
     change = np.zeros((counts.shape[1], rest.shape[1]))
-    change[used] = found
+    change[used] = found.reshape(goals.shape)
     return change

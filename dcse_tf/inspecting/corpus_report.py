@@ -14,8 +14,7 @@ from dcse_tf.data.dialogue import Session
 from dcse_tf.data.words import list_marks, make_splitter
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.report import align, short_path
-from dcse_tf.evaluation.retrieval import read_retrieval_set
-from dcse_tf.evaluation.sts import read_sts_set
+from dcse_tf.evaluation.retrieval import read_retrieval_set, read_sts_set
 from dcse_tf.files import atomic_directory, hash_number
 from dcse_tf.input_files import resolve_inputs
 from dcse_tf.inspecting.inspect_options import InspectOptions

@@ -7,9 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from dcse_tf.encoder.graph import GraphBackend, load_checkpoint
+from dcse_tf.encoder.graph import EncoderGraph, load_graph
 from dcse_tf.encoder.load import find_folder
-from dcse_tf.encoder.model_options import ModelOptions
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.response_selection import read_sessions
 from dcse_tf.files import atomic_directory
@@ -108,8 +107,7 @@ def explain(config: ExplainOptions) -> str:
         config.refuse("context_side", f"there is no turn before the `response`={response}")
 
     with atomic_directory(pathlib.Path(config.output_dir), config.overwrite) as folder:
-        options = ModelOptions(model=config.model)
-        backend = load_checkpoint(find_folder(config.model, "model"), options)
+        backend = load_graph(find_folder(config.model, "model"))
         if backend.match is None:
             raise InputError(
                 f"`model`={config.model}: has only sentence embeddings; expected an encoder "
@@ -131,18 +129,18 @@ def explain(config: ExplainOptions) -> str:
     return "\n".join(lines)
 
 
-def explain_turns(backend: GraphBackend, texts: list[str]) -> tuple[list[list[str]], Explanation]:
+def explain_turns(backend: EncoderGraph, texts: list[str]) -> tuple[list[list[str]], Explanation]:
     """Explains the similarity of the last of some turns, the response, to all others.
 
     Returns:
         The tokens of each turn as the model reads them, with [CLS] and [SEP], and the explanation.
     """
     encoded = backend.embed_tokens(texts)
-    vocabulary = backend.graph.vocabulary.tokens
-    ids = backend.graph.tokenize(tf.constant(texts)).to_list()
+    vocabulary = backend.vocabulary.tokens
+    ids = backend.tokenize(tf.constant(texts)).to_list()
     *context, response = (encoded[text] for text in texts)
     tokens = [[vocabulary[entry] for entry in row] for row in ids]
-    attention = backend.graph.matching.attention
+    attention = backend.matching.attention
     if attention is None:
         return tokens, decompose(context, response)
 

@@ -12,13 +12,18 @@ from dcse_tf.bert.blanks import NO_CANDIDATE, is_blank
 from dcse_tf.bert.token_rows import UnknownTokens, make_rule
 from dcse_tf.bert.vocabulary import Vocabulary
 from dcse_tf.encoder.backend import BATCH_TOKENS, batch_by_length
+from dcse_tf.encoder.exported_models import is_onnx
+from dcse_tf.encoder.model_options import ModelOptions
 from dcse_tf.encoder.sentence_encoder import read_text_lists, read_texts
-from dcse_tf.options import OptionError
+from dcse_tf.errors import InputError, name_missing_tensorflow
 from dcse_tf.progress import Progress
 from dcse_tf.reading.reranker_files import RerankerSettings
-from dcse_tf.reranker.scorers import Scorer, load_scorer, read_reranker
-
-_COMPUTE_DTYPES = ("float32", "bfloat16")
+from dcse_tf.reranker.scorers import (
+    Scorer,
+    load_checkpoint_scorer,
+    load_onnx_scorer,
+    read_reranker,
+)
 
 # The turns of a context, and for each of them 0 if its speaker also gives the response, else 1.
 _Context = tuple[tuple[str, ...], tuple[int, ...]]
@@ -102,23 +107,25 @@ class Reranker:
             OptionError: a setting has a value that is not allowed.
             InputError: there is no such model, or it is not a re-ranker.
         """
-        if batch_tokens < 1:
-            raise OptionError(f"`batch_tokens`={batch_tokens}: expected 1 or more")
-        if compute_dtype not in _COMPUTE_DTYPES:
-            raise OptionError(
-                f"`compute_dtype`={compute_dtype}: expected {' or '.join(_COMPUTE_DTYPES)}"
-            )
         name = os.fspath(path)
+        ModelOptions(model=name, batch_tokens=batch_tokens, compute_dtype=compute_dtype)
         folder = read_reranker(name, option)
-        scorer = load_scorer(folder, name, option, compute_dtype)
+        if not is_onnx(folder.path):
+            with name_missing_tensorflow(f"`{option}`={name}: a checkpoint"):
+                scorer = load_checkpoint_scorer(folder, compute_dtype)
+        elif compute_dtype == "float32":
+            scorer = load_onnx_scorer(folder)
+        else:
+            raise InputError(
+                f"`{option}`={name}: an export computes as it was exported; leave out "
+                "`compute_dtype`, or name the run directory"
+            )
         return cls(scorer, folder.settings, folder.vocabulary, name, batch_tokens)
 
     @property
     def settings(self) -> dict[str, Any]:
         """The re-ranker's settings, for the results file of an evaluation."""
-        written = self._scorer.read_written()
-        own = {"compute_dtype": written["compute_dtype"]} if written else {}
-        return {**dataclasses.asdict(self._settings), **own}
+        return {**dataclasses.asdict(self._settings), **self._scorer.settings}
 
     def fingerprint(self) -> str:
         """A hash of everything the scores depend on, except for the compute dtype."""
@@ -258,8 +265,7 @@ def _read_contexts(
         return [(turns, tuple((len(turns) - i) % 2 for i in range(len(turns)))) for turns in kept]
     if roles is None or responders is None:
         raise ValueError("expected roles and responders together, or neither")
-    lengths = [len(turns) for turns in contexts]
-    if [len(each) for each in roles] != lengths or len(responders) != len(contexts):
+    if [*map(len, roles)] != [*map(len, contexts)] or len(responders) != len(contexts):
         raise ValueError("roles, responders: expected a role for each turn, a responder a context")
     return [
         (turns, tuple(int(role != responder) for role in itertools.compress(each, is_real)))

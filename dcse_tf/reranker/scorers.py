@@ -14,7 +14,7 @@ from dcse_tf.bert.vocabulary import END_OF_TURN, Vocabulary
 from dcse_tf.bert.weights import head_shapes, read_bert_tensors, read_tensors
 from dcse_tf.encoder.backend import hash_arrays
 from dcse_tf.encoder.exported_models import INPUTS, OnnxFile, is_onnx
-from dcse_tf.errors import InputError, name_missing_tensorflow
+from dcse_tf.errors import InputError
 from dcse_tf.reading.reranker_files import (
     RERANKER_FILE,
     RerankerSettings,
@@ -42,13 +42,13 @@ class Scorer:
         score: maps token_ids, segment_ids and speaker_ids int32, and padding_mask bool, each
             `[pairs, tokens]`, by name to logits, float32 `[pairs]`; speaker_ids is 0 for what the
             responder says, else 1.
-        fingerprint: a hash of everything the scores depend on.
-        read_written: reads the settings that were written with an export; none of a checkpoint.
+        fingerprint: a hash of everything the scores depend on; empty while a model is trained.
+        settings: `compute_dtype` of an export, None if the model has changed since.
     """
 
     score: Callable[[Mapping[str, np.ndarray]], np.ndarray]
-    fingerprint: Callable[[], str]
-    read_written: Callable[[], Mapping[str, Any]] = dict
+    fingerprint: Callable[[], str] = str
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,10 +68,8 @@ class RerankerFolder:
 
 def read_reranker(name: str, option: str) -> RerankerFolder:
     """Finds a re-ranker, an ONNX export or what `resolve_checkpoint` takes, and reads what is
-    beside its weights; `option` is the option that gives the name.
-
-    Raises:
-        InputError: there is none, it is an encoder or a SavedModel, or a file is damaged.
+    beside its weights; `option` is the option that gives the name. Raises InputError if there is
+    none, it is an encoder or a SavedModel, or a file is damaged.
     """
     folder = pathlib.Path(name)
     if (folder / "saved_model.pb").is_file():
@@ -91,21 +89,6 @@ def read_reranker(name: str, option: str) -> RerankerFolder:
     return RerankerFolder(folder, read_reranker_settings(folder), vocabulary.with_prefix(""))
 
 
-def load_scorer(folder: RerankerFolder, name: str, option: str, compute_dtype: str) -> Scorer:
-    """Loads the scorer of a folder; for `name` and `option` see `read_reranker`, for
-    `compute_dtype` and errors `Reranker.load`.
-    """
-    if is_onnx(folder.path):
-        if compute_dtype != "float32":
-            raise InputError(
-                f"`{option}`={name}: an export computes as it was exported; leave out "
-                "`compute_dtype`, or name the run directory"
-            )
-        return load_onnx_scorer(folder)
-    with name_missing_tensorflow(f"`{option}`={name}: a checkpoint"):
-        return load_checkpoint_scorer(folder, compute_dtype)
-
-
 def load_onnx_scorer(folder: RerankerFolder) -> Scorer:
     """Scores by an ONNX export; raises InputError if it is damaged, see `OnnxFile`."""
     speakers = {SPEAKERS: "speaker_ids"} if folder.settings.speakers else {}
@@ -115,7 +98,7 @@ def load_onnx_scorer(folder: RerankerFolder) -> Scorer:
     return Scorer(
         lambda sequences: file.run(*(sequences[name] for name in inputs.values())),
         functools.partial(file.fingerprint, *facts),
-        lambda: {"compute_dtype": None, **file.written},
+        {"compute_dtype": file.written.get("compute_dtype")},
     )
 
 
@@ -135,11 +118,7 @@ def make_graph_scorer(score: "Callable[[dict[str, tf.Tensor]], tf.Tensor]") -> S
     signature = dict.fromkeys(("token_ids", "segment_ids", "speaker_ids"), ids)
     signature |= {"padding_mask": tf.TensorSpec([None, None], tf.bool)}
     compute = tf.function(score, input_signature=[signature], autograph=False)
-
-    def refuse() -> str:
-        raise ValueError("only a re-ranker that was read from a checkpoint has a fingerprint")
-
-    return Scorer(lambda x: compute({k: tf.constant(v) for k, v in x.items()}).numpy(), refuse)
+    return Scorer(lambda x: compute({k: tf.constant(v) for k, v in x.items()}).numpy())
 
 
 def build_model(
@@ -175,11 +154,7 @@ def build_model(
 
 
 def read_weights(folder: RerankerFolder) -> dict[str, np.ndarray]:
-    """The weights that scores depend on; a BERT's by HuggingFace's names without "bert.".
-
-    Raises:
-        InputError: a file is damaged, or the architecture is unknown.
-    """
+    """The weights that scores depend on; a BERT's by HuggingFace's names without "bert."."""
     architecture = folder.settings.architecture
     if architecture == BERT:
         config = read_config(folder.path)

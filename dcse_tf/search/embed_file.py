@@ -105,7 +105,7 @@ def _write_rows(
                 # Short sentences go first, so tokens measure the progress better than lines.
                 progress.update(done["rows"] + size * tokens // of)
 
-            embeddings, truncated = encoder.encode_and_mark(block, tell)
+            embeddings, truncated, _ = encoder.encode_and_mark(block, tell)
             # Not through a memory map: on a full disk, writing to it would kill the process.
             file.write(np.ascontiguousarray(embeddings, "<f4").data)
             file.flush()

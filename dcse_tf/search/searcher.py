@@ -155,7 +155,6 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
             f"`index`={folder}: was built with other settings or inputs",
             "give the same, another `index`, or `overwrite` to build it anew",
         )
-        stack.enter_context(encoder.gather_truncated())
         yield Searcher(config, index, encoder, reranker)
 
 
@@ -174,7 +173,7 @@ def build_index(
         embeddings, truncated = partial / layout.EMBEDDINGS_FILE, 0
         with embeddings.open("wb") as file, Progress("texts", len(texts)) as progress:
             for start in range(0, len(texts), _TEXTS_AT_A_TIME):
-                rows, cut = encoder.encode_and_mark(texts[start : start + _TEXTS_AT_A_TIME])
+                rows, cut, _ = encoder.encode_and_mark(texts[start : start + _TEXTS_AT_A_TIME])
                 if config.find == "responses":
                     rows = encoder.project(rows, "response")
                 if not np.isfinite(rows).all():

@@ -4,9 +4,10 @@ import asyncio
 import base64
 import contextlib
 import hmac
+import pathlib
 import uuid
-from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 import fastapi
 import numpy as np
@@ -31,14 +32,11 @@ from dcse_tf.serving.serve import ServeOptions
 EMBED, RERANK = "embed", "rerank"
 _FIRST_TEXT = "hello"
 _BYTES_PER_TOKEN = 4
-_CLIENT_GONE = 499
 _OPEN = "/health"  # for monitoring, which needs no key
 _TOKEN_IDS = (
     "expected texts, found token ids, which another tokenizer made; LangChain's OpenAIEmbeddings "
     "sends texts with check_embedding_ctx_length=False"
 )
-
-T = TypeVar("T")
 
 
 def _check_text(text: str) -> str:
@@ -99,7 +97,8 @@ class Service:
     """
 
     def __init__(self, options: ServeOptions, encoder: SentenceEncoder, reranker: Reranker | None):
-        self.name = options.model_name
+        # Without a name of its own, a model has the last part of its folder's or its package's.
+        self.name = options.name or pathlib.PurePath(options.model.removeprefix("package:")).name
         self.encoder = encoder
         wait = options.max_wait_ms / 1000
         self.batcher = Batcher(self._compute, options.batch_tokens, wait, options.max_queue)
@@ -153,8 +152,8 @@ class Service:
             candidates = [[response] for response in responses]
             scores = self._reranker.score(contexts, candidates, show_progress=False)
             return np.concatenate(scores).tolist()
-        rows, tokens, truncated = self.encoder.backend.embed_texts(items)
-        rows = self.encoder.finish(rows, self._unit_norm)
+        encode = self.encoder.encode_and_mark
+        rows, truncated, tokens = encode(items, normalize_embeddings=self._unit_norm)
         return list(zip(rows, tokens.tolist(), truncated.tolist(), strict=True))
 
 
@@ -213,11 +212,11 @@ def _add_routes(app: fastapi.FastAPI, service: Service) -> None:
             raise HTTPException(404, f"There is no such model; this is {service.name}.")
 
     @app.post("/v1/embeddings")
-    async def embeddings(form: EmbeddingsForm, request: fastapi.Request) -> JSONResponse:
+    async def embeddings(form: EmbeddingsForm) -> JSONResponse:
         check_name(form)
         if form.dimensions not in (None, dim := service.encoder.dim):
             raise HTTPException(400, f"dimensions: this model's embeddings have {dim}.")
-        rows, tokens, truncated = await _while_connected(request, service.embed(form.input))
+        rows, tokens, truncated = await service.embed(form.input)
         # Little-endian float32, as OpenAI's clients expect.
         vectors: Sequence[Any] = (
             [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in rows]
@@ -235,12 +234,11 @@ def _add_routes(app: fastapi.FastAPI, service: Service) -> None:
 
     @app.post("/v1/rerank")
     @app.post("/v2/rerank")
-    async def rerank(form: RerankForm, request: fastapi.Request) -> JSONResponse:
+    async def rerank(form: RerankForm) -> JSONResponse:
         check_name(form)
         if is_blank(form.query):
             raise HTTPException(400, "query: expected at least one turn that is not blank.")
-        work = service.relevance(form.query, form.documents)
-        scores, tokens = await _while_connected(request, work)
+        scores, tokens = await service.relevance(form.query, form.documents)
         results = []
         for place in np.argsort(-scores, kind="stable").tolist()[: form.top_n]:
             document = {"text": form.documents[place]}
@@ -248,21 +246,6 @@ def _add_routes(app: fastapi.FastAPI, service: Service) -> None:
             results.append({"index": place, "relevance_score": float(scores[place]), **told})
         meta = {"api_version": {"version": "2"}, "tokens": {"input_tokens": tokens}}
         return JSONResponse({"id": str(uuid.uuid4()), "results": results, "meta": meta})
-
-
-async def _while_connected(request: fastapi.Request, work: Coroutine[Any, Any, T]) -> T:
-    """Awaits work, and drops it if the client goes away: nobody would read the answer."""
-    task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(request.receive())  # the body is read: only a disconnect comes
-    try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise HTTPException(_CLIENT_GONE, "The client went away.")
-        return task.result()
-    finally:
-        task.cancel()
-        gone.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
 
 
 def _answer_error(request: fastapi.Request, error: Exception) -> Response:

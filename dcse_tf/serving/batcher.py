@@ -50,17 +50,11 @@ class Batcher:
         self._arrival = asyncio.Event()
 
     async def submit(self, kind: str, contents: Sequence[Any], tokens: Sequence[int]) -> list[Any]:
-        """Queues items of a kind, at least one, and waits for their results, in their order; if
-        cancelled, drops those still waiting.
-
-        Args:
-            kind: for `compute`.
-            contents: what to compute.
-            tokens: estimated number of tokens of each item.
+        """Queues items of a kind, at least one, with an estimate of the tokens of each, and waits
+        for their results, in their order, or the error of `compute`.
 
         Raises:
             QueueFull: too many items are waiting already.
-            Exception: `compute` raised it.
         """
         # A request that finds nobody waiting is taken whatever its size, or it would never be.
         if self._waiting and len(self._waiting) + len(contents) > self._max_queue:
@@ -75,12 +69,7 @@ class Batcher:
         ]
         self._waiting += items
         self._arrival.set()
-        try:
-            return await asyncio.gather(*(item.result for item in items))
-        finally:
-            # After an error or a cancellation some still wait.
-            own = set(items)
-            self._waiting = [item for item in self._waiting if item not in own]
+        return await asyncio.gather(*(item.result for item in items))
 
     async def run(self) -> None:
         """Computes batches until it is cancelled."""
@@ -89,8 +78,6 @@ class Batcher:
             while True:
                 await self._wait_for_batch()
                 batch = self._take()
-                if not batch:  # all were dropped in the meantime
-                    continue
                 kind, contents = batch[0].kind, [item.content for item in batch]
                 try:
                     results = await loop.run_in_executor(thread, self._compute, kind, contents)
@@ -110,7 +97,7 @@ class Batcher:
             await self._arrival.wait()
         due = min(item.due for item in self._waiting)
         loop = asyncio.get_running_loop()
-        while 0 < sum(item.tokens for item in self._waiting) < self._batch_tokens:
+        while sum(item.tokens for item in self._waiting) < self._batch_tokens:
             if loop.time() >= due:
                 break
             self._arrival.clear()

@@ -1,7 +1,6 @@
 """The serve job: one process that answers requests over HTTP."""
 
 import os
-import pathlib
 import signal
 import socket
 from collections.abc import Callable
@@ -25,36 +24,24 @@ class ServeOptions(ModelOptions):
 
     reranker: str = option(
         "",
-        "Re-ranker for rerank requests: a run directory, a checkpoint folder or an export to ONNX. "
-        "Default: rank by the cosine of embeddings.",
+        "Re-ranker for rerank requests: a run, a checkpoint or an ONNX export. Default: by cosine.",
         path="reads",
     )
-    name: str = option(
-        "",
-        "The model's only name in requests. Default: the last part of `model`.",
-    )
+    name: str = option("", "The model's name in requests. Default: the last part of `model`.")
     unit_norm: bool = option(False, "Scale embeddings to length 1, like OpenAI's.")
-    host: str = option(
-        "127.0.0.1", "Address to listen on; 0.0.0.0 for all addresses of this machine."
-    )
+    host: str = option("127.0.0.1", "Address to listen on; 0.0.0.0 for all of this machine.")
     port: int = option(
         8000, "Port to listen on. 0: any free port.", minimum=1, maximum=65535, or_zero=True
     )
     max_wait_ms: float = option(
         2.0,
-        "Milliseconds that a request waits at most for others to be encoded with, while fewer "
-        "than `batch_tokens` are waiting.",
+        "Milliseconds that a request waits at most for others, until `batch_tokens` are waiting.",
         minimum=0.0,
     )
     max_queue: int = option(4096, "Texts that may wait; further ones are refused (429).", minimum=1)
     max_body_mb: float = option(
         8.0, "Megabytes in a request, at most; a larger request is refused (413).", minimum=0.0
     )
-
-    @property
-    def model_name(self) -> str:
-        """The model's name in requests."""
-        return self.name or pathlib.PurePath(self.model.removeprefix("package:")).name
 
 
 def serve(options: ServeOptions, announce: Callable[[str], object]) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 
 from absl import logging
 
-from dcse_tf.evaluation.names import PROJECTED
+from dcse_tf.evaluation.metrics import PROJECTED
 from dcse_tf.options import option
 from dcse_tf.tasks.spec import EncoderParts, Setup, Term
 from dcse_tf.tasks.terms.contrast import Contrast

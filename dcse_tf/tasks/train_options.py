@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 from absl import logging
 
 from dcse_tf.data.dialogue import Context
-from dcse_tf.evaluation.names import RETRIEVAL, STS, all_contexts, rank_scores
+from dcse_tf.evaluation.metrics import RETRIEVAL, STS, all_contexts, rank_scores
 from dcse_tf.options import OptionError, Options, option
 from dcse_tf.tasks.spec import EncoderParts, Scorer, Setup, Term, TermOptions
 

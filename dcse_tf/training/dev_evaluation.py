@@ -6,21 +6,26 @@ from collections.abc import Callable, Iterator
 
 from absl import logging
 
-from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
+from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.evaluation import response_selection as selection
-from dcse_tf.evaluation.metrics import Encode, Evaluation
-from dcse_tf.evaluation.names import (
+from dcse_tf.evaluation.metrics import (
     CANDIDATES,
     PROJECTED,
     RETRIEVAL,
     STS,
+    Encode,
+    Evaluation,
     all_contexts,
     describe_context,
     rank_scores,
 )
-from dcse_tf.evaluation.retrieval import evaluate_retrieval, read_retrieval_set
-from dcse_tf.evaluation.sts import evaluate_sts, read_sts_set
+from dcse_tf.evaluation.retrieval import (
+    evaluate_retrieval,
+    evaluate_sts,
+    read_retrieval_set,
+    read_sts_set,
+)
 from dcse_tf.matching.equations import PAPER
 from dcse_tf.matching.head_files import list_head_maps
 from dcse_tf.reranker.reranker import Reranker
@@ -80,13 +85,12 @@ def _list_parts(
         pooling="mean",
         matching=setup.parts.matching or PAPER,
     )
-    backend = GraphBackend(graph)
-    encoder = SentenceEncoder(backend)
+    encoder = SentenceEncoder(graph)
     # Without a warning of truncated texts in every evaluation.
     encode: Encode = lambda texts: encoder.encode_and_mark(texts)[0]  # noqa: E731
     if samples and "matching" in options.similarities:
         match = selection.score_by_matching
-        yield lambda: selection.evaluate_responses(samples, match(samples, backend.score))
+        yield lambda: selection.evaluate_responses(samples, match(samples, graph.score))
     if samples and "cosine" in options.similarities:
         heads = setup.parts.heads if PROJECTED in options.similarities else ()
         compare = selection.score_by_embeddings

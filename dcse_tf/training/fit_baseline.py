@@ -15,8 +15,7 @@ from dcse_tf.baselines.registry import (
 from dcse_tf.bert import checkpoints, sentence_modules
 from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.records import sample_utterances
-from dcse_tf.encoder.graph import GraphBackend, load_checkpoint
-from dcse_tf.encoder.model_options import ModelOptions
+from dcse_tf.encoder.graph import EncoderGraph, load_graph
 from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_directory
 from dcse_tf.progress import Progress
@@ -44,16 +43,12 @@ def fit_baseline(options: BaselineOptions) -> str:
         source = checkpoints.resolve_checkpoint(options.encoder, "encoder")
         refuse_baseline(source, "encoder")
         sentence_modules.refuse_maps(source, "encoder")
-        names = ("pooling", "prefix", "max_sequence_length", "batch_tokens")
-        settings = {name: getattr(options, name) for name in names}
-        encoder = load_checkpoint(source, ModelOptions(model=options.encoder, **settings))
+        encoder = load_graph(source, options, options.batch_tokens)
         fitted = spec.fit(options, EncodedCorpus(options, encoder))
-        graph = encoder.graph
-        assert graph.source
-        checkpoints.copy_checkpoint(graph.source, folder)
-        checkpoints.write_max_sequence_length(folder, graph.max_sequence_length)
-        sentence_modules.write_prefix(folder, graph.vocabulary.prefix)
-        write_baseline(folder, spec.name, fitted, graph.pooling, options)
+        checkpoints.copy_checkpoint(source, folder)
+        checkpoints.write_max_sequence_length(folder, encoder.max_sequence_length)
+        sentence_modules.write_prefix(folder, encoder.vocabulary.prefix)
+        write_baseline(folder, spec.name, fitted, encoder.pooling, options)
     return fitted.summary
 
 
@@ -62,12 +57,12 @@ class EncodedCorpus:
     """The sentences that a baseline is fitted to: distinct utterances of the train split."""
 
     options: FittedToEmbeddings
-    encoder: GraphBackend
+    encoder: EncoderGraph
 
     def embeddings(self) -> np.ndarray:
         """The encoder's embeddings of the utterances, float32 `[utterances, dim]`."""
         options, data_dir = self.options, pathlib.Path(self.options.data_dir)
-        manifest = read_manifest(data_dir, self.encoder.graph.vocabulary.fingerprint())
+        manifest = read_manifest(data_dir, self.encoder.vocabulary.fingerprint())
         token_ids = sample_utterances(data_dir, manifest, options.max_sentences, options.seed)
         if token_ids.nrows() < 2:
             raise InputError(

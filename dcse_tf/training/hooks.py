@@ -11,7 +11,7 @@ import tensorflow as tf
 from absl import logging
 
 from dcse_tf.errors import InputError, OutputError, first_line
-from dcse_tf.evaluation.names import CANDIDATES, PROJECTED
+from dcse_tf.evaluation.metrics import CANDIDATES, PROJECTED
 from dcse_tf.files import atomic_directory, find_damage, hash_folder, restore_replaced, write_record
 from dcse_tf.input_files import read_json_object
 from dcse_tf.progress import Progress

@@ -22,7 +22,7 @@ from dcse_tf.errors import InputError
 from dcse_tf.evaluation.evaluate import evaluate
 from dcse_tf.evaluation.evaluate_options import EvaluateOptions
 from dcse_tf.exporting.export import export
-from dcse_tf.exporting.export_options import ExportOptions
+from dcse_tf.exporting.export_formats import ExportOptions
 from dcse_tf.options import OptionError, option
 from dcse_tf.training.fit_baseline import fit_baseline
 

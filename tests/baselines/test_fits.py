@@ -18,7 +18,7 @@ from dcse_tf.baselines.whitening import (
 )
 from dcse_tf.baselines.word_vectors import make_encode
 from dcse_tf.bert.bert import build_bert_encoder
-from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
+from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 
@@ -78,7 +78,7 @@ def test_whitening_leaves_out_the_direction_that_a_layer_norm_fixes():
     sentences = sorted({" ".join(rng.choice(words, 1 + n % 9)) for n in range(400)})
     backbone = build_backbone()
     graph = EncoderGraph(build_bert_encoder(backbone), VOCABULARY, 32, "mean")
-    rows = SentenceEncoder(GraphBackend(graph)).encode(sentences)
+    rows = SentenceEncoder(graph).encode(sentences)
     fitted = fit_whitening(rows)
     assert fitted.facts["rank"] == 63
     gamma = np.array(backbone.transformer_layers[-1]._feedforward_layer_norm.gamma, np.float64)

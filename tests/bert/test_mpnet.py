@@ -30,7 +30,7 @@ from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.exporting.export import export
-from dcse_tf.exporting.export_options import ExportOptions
+from dcse_tf.exporting.export_formats import ExportOptions
 from dcse_tf.training.train import train
 
 TEXTS = [

@@ -7,7 +7,7 @@ import math
 import pytest
 from train_options import resolve
 
-from dcse_tf.exporting.export_options import ExportOptions
+from dcse_tf.exporting.export_formats import ExportOptions
 from dcse_tf.options import OptionError, Options, option
 from dcse_tf.tasks import TASKS
 from dcse_tf.tasks.train_options import TrainOptions

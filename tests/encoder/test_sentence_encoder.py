@@ -15,7 +15,7 @@ from dcse_tf.baselines.registry import Fitted, write_baseline
 from dcse_tf.bert.bert import build_bert_encoder
 from dcse_tf.bert.blanks import BLANK, NO_CANDIDATE, is_blank
 from dcse_tf.bert.sentence_modules import SentenceModules, write_modules, write_prefix
-from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
+from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.matching.equations import MatchingForm, build_turn_attention, write_matching
 
 TEXTS = ["where is my parcel", "ok", "", "好的发货", "i want a refund for the blue cup", "ok"]
@@ -153,7 +153,7 @@ def test_an_encoder_follows_its_weights_and_has_no_dropout():
     """While training, dev scores must be those of the weights as they are."""
     backbone = build_backbone(dropout=0.5)
     graph = EncoderGraph(build_bert_encoder(backbone), VOCABULARY, 32, "mean")
-    encoder = dcse_tf.SentenceEncoder(GraphBackend(graph))
+    encoder = dcse_tf.SentenceEncoder(graph)
     before = encoder.encode(["ok"])
     np.testing.assert_array_equal(encoder.encode(["ok"]), before)
     backbone.get_layer("embeddings_layer_norm").beta.assign_add(np.ones(DIM))
@@ -169,7 +169,7 @@ def test_an_mpnet_is_loaded_by_its_own_folder(tmp_path):
     assert np.isfinite(encoder.encode(TEXTS)).all()
 
 
-def test_truncated_texts_are_counted_once_a_call_or_a_job(folder, caplog):
+def test_truncated_texts_are_counted_once_a_call(folder, caplog):
     encoder = dcse_tf.SentenceEncoder.load(folder, max_sequence_length=6)
     # Six tokens are all that there is room for: [CLS], four words, [SEP].
     long = ["i want a refund for", "where is my parcel ok"]
@@ -180,12 +180,6 @@ def test_truncated_texts_are_counted_once_a_call_or_a_job(folder, caplog):
     encoder.encode(["i want a refund", ""])
     assert encoder.encode_and_mark(long + TEXTS[:2])[1].tolist() == [True, True, False, False]
     assert not caplog.messages
-    with encoder.gather_truncated():
-        for texts in (long, long[1:], ["refund " * 5]):
-            encoder.encode(texts)
-        assert not caplog.messages
-    (told,) = caplog.messages
-    assert told.startswith("3 distinct texts")
 
 
 def test_scores_are_the_matching_similarity(encoder, alone):

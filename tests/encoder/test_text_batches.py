@@ -1,9 +1,11 @@
 """Texts reach a backend each once, in batches full of tokens."""
 
+import itertools
+
 import numpy as np
 import pytest
 
-from dcse_tf.encoder.backend import Backend, split_by_length
+from dcse_tf.encoder.backend import Backend, batch_by_length
 
 
 class Recorder(Backend):
@@ -54,12 +56,13 @@ def test_texts_of_similar_lengths_are_together_and_progress_is_in_tokens():
 @pytest.mark.parametrize("seed", range(10))
 def test_batches_hold_all_within_the_limit_and_are_not_closed_early(seed):
     rng = np.random.default_rng(seed)
-    lengths = np.sort(rng.integers(1, 60, size=rng.integers(0, 300)))
+    lengths = rng.integers(1, 60, size=rng.integers(0, 300))
     limit = int(rng.integers(1, 200))
-    batches = list(split_by_length(lengths, limit))
-    rows = [row for start, stop in batches for row in range(start, stop)]
-    assert rows == list(range(len(lengths)))
-    for start, stop in batches:
-        assert stop - start == 1 or (stop - start) * lengths[stop - 1] <= limit
-        if stop < len(lengths):
-            assert (stop - start + 1) * lengths[stop] > limit
+    batches = [lengths[places] for places in batch_by_length(lengths, limit)]
+    assert np.concatenate([[], *batches]).tolist() == sorted(lengths.tolist())
+    places = np.concatenate([[], *batch_by_length(lengths, limit)])
+    assert sorted(places) == list(range(len(lengths)))
+    for batch, following in itertools.zip_longest(batches, batches[1:]):
+        assert len(batch) == 1 or len(batch) * batch[-1] <= limit
+        if following is not None:
+            assert (len(batch) + 1) * following[0] > limit

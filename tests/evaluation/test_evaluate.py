@@ -90,9 +90,9 @@ def no_model(monkeypatch):
 
     def load(config):
         score = lambda samples: response_selection.score_by_embeddings(samples, by_text, {})  # noqa: E731
-        return job.Scored({"max_sequence_length": 64}, by_text, score, job.contextlib.nullcontext)
+        return {"max_sequence_length": 64}, by_text, score
 
-    monkeypatch.setattr(job, "load_scored", load)
+    monkeypatch.setattr(job, "_load", load)
 
 
 def test_results_that_cannot_be_written_after_all_are_printed(
@@ -278,8 +278,8 @@ def count_heard(samples):
 
 def test_evaluate_prints_what_plain_python_computes(monkeypatch, capsys):
     path = shared_file("ecd_response_selection/test")
-    scored = job.Scored({}, None, count_heard, job.contextlib.nullcontext)
-    monkeypatch.setattr(job, "load_scored", lambda config: scored)
+    scored = {}, None, count_heard
+    monkeypatch.setattr(job, "_load", lambda config: scored)
     config = EvaluateOptions(model="m", candidates_file=(str(path),), candidates_format="ecd")
     commands.evaluate(config)
     printed = capsys.readouterr().out

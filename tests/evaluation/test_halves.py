@@ -12,8 +12,8 @@ from dcse_tf.evaluation.evaluate import find_half, halve_retrieval_set, halve_st
 from dcse_tf.evaluation.retrieval import (
     Query,
     RetrievalSet,
+    StsSet,
 )
-from dcse_tf.evaluation.sts import StsSet
 
 PATH = pathlib.Path("set.txt")
 HALVES = ("choose", "report")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation.sts import evaluate_sts, read_sts_set
+from dcse_tf.evaluation.retrieval import evaluate_sts, read_sts_set
 
 LINES = [
     "5\t什么时候发货\t几时能发货呢",

@@ -4,8 +4,7 @@ import pytest
 
 import dcse_tf
 from dcse_tf.errors import InputError
-from dcse_tf.exporting.export_formats import FORMATS
-from dcse_tf.exporting.export_options import ExportOptions
+from dcse_tf.exporting.export_formats import FORMATS, ExportOptions
 
 
 @pytest.fixture

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 import reference
 import tensorflow as tf
-from tiny_bert import DIM
-from tiny_checkpoints import train_byte_pairs, write_weights
 from tiny_reranker import (
     END,
     EPSILON,
@@ -23,16 +21,13 @@ from tiny_reranker import (
 
 import dcse_tf
 from dcse_tf.bert.blanks import NO_CANDIDATE
-from dcse_tf.encoder.graph import load_graph
+from dcse_tf.encoder.graph import EncoderGraph, load_graph
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError, OutputError
 from dcse_tf.exporting import fresh_process, saved_model
-from dcse_tf.exporting.saved_model import (
-    TOLERANCE,
-    ServedEncoder,
-    make_encoder_requests,
-    verify,
-)
-from dcse_tf.matching.equations import MatchingForm, build_turn_attention, write_matching
+from dcse_tf.exporting.export_formats import ExportOptions
+from dcse_tf.exporting.probes import SENTENCES
+from dcse_tf.exporting.saved_model import TOLERANCE, ServedEncoder, write_encoder
 
 pytestmark = pytest.mark.slow
 
@@ -44,13 +39,8 @@ CANDIDATES = [["it left today", "refund " * 20], ["ok", ""], ["好的发货", "w
 
 @pytest.fixture(scope="module")
 def run(bert, tmp_path_factory):
-    """An encoder trained with aggregation I1, as a run leaves it."""
     folder = tmp_path_factory.mktemp("run")
-    encoder = shutil.copytree(bert, folder / "encoder")
-    attention = build_turn_attention("attention", DIM, 1)
-    for variable in attention.variables:  # large enough that the turns count differently
-        variable.assign(30 * variable)
-    write_matching(encoder, MatchingForm(attention=attention))
+    shutil.copytree(bert, folder / "encoder")
     return folder
 
 
@@ -63,7 +53,7 @@ def exported(run, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def graph(run):
-    return load_graph(str(run), "run_dir")
+    return load_graph(run / "encoder")
 
 
 class Scale(tf.keras.layers.Layer):
@@ -77,16 +67,12 @@ class Scale(tf.keras.layers.Layer):
         return self.factor * x
 
 
-def test_an_export_gives_the_runs_unit_embeddings_and_similarities(exported, run):
+def test_an_export_gives_the_runs_unit_embeddings(exported, run):
     encoder, loaded = (dcse_tf.SentenceEncoder.load(model) for model in (run, exported))
     plain = encoder.encode(TEXTS)
     expected = plain / np.linalg.norm(plain, axis=1, keepdims=True)
     for count in (0, 1, len(TEXTS)):
         np.testing.assert_allclose(loaded.encode(TEXTS[:count]), expected[:count], atol=1e-5)
-    match = tf.saved_model.load(str(exported)).signatures["match"]
-    contexts = tf.ragged.constant(CONTEXTS, tf.string).to_tensor()
-    found = match(context=contexts, candidates=tf.constant(CANDIDATES))["similarities"]
-    np.testing.assert_allclose(found, encoder.similarity(CONTEXTS, CANDIDATES), atol=1e-5)
     assert loaded.settings["unit_norm"]
     assert loaded.settings["max_sequence_length"] == LENGTH
     assert loaded.fingerprint() != encoder.fingerprint()
@@ -96,29 +82,16 @@ def test_an_export_gives_the_runs_unit_embeddings_and_similarities(exported, run
 
 def test_an_export_says_what_it_is(exported):
     settings = json.loads((exported / "dcse_tf.json").read_text())
-    assert settings["signatures"] == ["match", "serving_default"]
+    assert settings["signatures"] == ["serving_default"]
     assert settings["versions"]["tensorflow"] == tf.__version__
-    files = {"model.safetensors", "turn_attention.safetensors", "vocab.txt"}
+    files = {"model.safetensors", "vocab.txt"}
     assert files <= settings["sha256"].keys()
     card = (exported / "model_card.md").read_text()
-    assert "largest difference of embeddings of the signature serving_default" in card
-
-
-def test_signatures_take_what_a_server_pads(exported):
-    """A blank text is no turn wherever it stands; a context needs its own row of candidates."""
-    match = tf.saved_model.load(str(exported)).signatures["match"]
-    contexts = [["ok", "thanks", ""], ["", "ok", "thanks"], ["ok", " ", "thanks"], ["", "", ""]]
-    candidates = tf.constant([["refund", "", "it left today"]] * 4)
-    found = match(context=tf.constant(contexts), candidates=candidates)["similarities"].numpy()
-    np.testing.assert_allclose(found[1:3], found[:2], atol=1e-6)
-    assert found[3].tolist() == [0, NO_CANDIDATE, 0]
-    assert (found[:, 1] == NO_CANDIDATE).all()
-    with pytest.raises(tf.errors.InvalidArgumentError, match="as many rows in both"):
-        match(context=tf.constant(contexts[:1]), candidates=candidates)
+    assert "largest difference from the model" in card
 
 
 def test_unit_norm_leaves_zero_and_scales_the_shortest(graph):
-    short = load_graph(str(graph.source), "run_dir")
+    short = load_graph(graph.source)
     short.postprocessing = Scale(1e-11)
     units = [
         ServedEncoder(each, unit_norm=True).functions["serving_default"](tf.constant(TEXTS))
@@ -128,41 +101,30 @@ def test_unit_norm_leaves_zero_and_scales_the_shortest(graph):
     np.testing.assert_allclose(rows[0], rows[1], atol=1e-6)
 
 
-def test_postprocessing_has_no_match_and_a_wider_tolerance(graph):
-    """It can magnify differences, and was fitted to sentence embeddings."""
-    fitted = load_graph(str(graph.source), "run_dir")
-    fitted.postprocessing = Scale(1000.0)
-    assert set(ServedEncoder(fitted, unit_norm=False).functions) == {"serving_default"}
-    (request,) = make_encoder_requests(fitted, unit_norm=False)
-    largest = np.abs(request.answer).max()
-    assert request.tolerance == pytest.approx(100 * TOLERANCE * largest)
-
-
-def test_each_answer_is_held_to_the_encoders(graph, monkeypatch):
-    requests = make_encoder_requests(graph, unit_norm=True)
-    answers = {}
-
-    def answer(folder, parts):
-        answers.update({f"{i}/{part.output}": part.answer for i, part in enumerate(parts)})
-        asked = {(part.signature, min(len(part.answer), 2)) for part in parts}
-        assert asked == {(name, n) for name in ("serving_default", "match") for n in (0, 1, 2)}
-        return answers | changed
-
-    monkeypatch.setattr(saved_model, "_answer", answer)
-    changed = {}
-    assert set(verify(pathlib.Path(), requests).values()) == {"0.0e+00"}
-    for name, true in list(answers.items()):
-        if not true.size:
-            continue
-        for wrong in (
-            true + np.float32(3 * TOLERANCE),
-            np.full_like(true, np.nan),
-            true[:, :-1],
-            true.astype(np.float64),
-        ):
-            changed = {name: wrong}
-            with pytest.raises(OutputError, match="the export is refused"):
-                verify(pathlib.Path(), requests)
+@pytest.mark.parametrize(("factor", "width"), [(None, 1), (1000.0, 100)])
+def test_each_answer_is_held_to_the_encoders(graph, tmp_path, monkeypatch, factor, width):
+    """Postprocessing can magnify differences, so that it has a wider tolerance."""
+    layer = factor and Scale(factor)
+    own = graph.bert, graph.vocabulary, LENGTH, "mean", layer
+    encoder = EncoderGraph(*own, source=graph.source)
+    true = SentenceEncoder(encoder).encode(SENTENCES, show_progress=False)
+    true = np.concatenate([true[2:3], true])
+    tolerance = np.float32(TOLERANCE * width * max(1.0, np.abs(true).max()))
+    options = ExportOptions(run_dir="run", output_dir="out")
+    monkeypatch.setattr(saved_model, "_answer", lambda folder, texts: answers.pop())
+    answers = [true + 0.9 * tolerance]
+    (difference,) = write_encoder(tmp_path, encoder, options).values()
+    assert float(difference) == pytest.approx(0.9 * tolerance, rel=0.1)
+    for wrong in (
+        true + 1.1 * tolerance,
+        np.full_like(true, np.nan),
+        true[:, :-1],
+        true[1:],
+        true.astype(np.float64),
+    ):
+        answers.append(wrong)
+        with pytest.raises(OutputError, match="the export is refused"):
+            write_encoder(tmp_path, encoder, options)
 
 
 def test_an_export_that_computes_something_else_does_not_appear(run, tmp_path, monkeypatch):
@@ -172,11 +134,11 @@ def test_an_export_that_computes_something_else_does_not_appear(run, tmp_path, m
         return {"embeddings": embed(self, x)["embeddings"] + 2 * TOLERANCE}
 
     monkeypatch.setattr(ServedEncoder, "_embed", wrong)
-    with pytest.raises(OutputError, match=r"refused: .*embeddings .* is 2.0e-05"):
+    with pytest.raises(OutputError, match=r"refused: .*difference .* is 2.0e-05"):
         dcse_tf.export(run_dir=run, output_dir=tmp_path / "models", unit_norm=True)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(OutputError, match=r"a fresh process cannot run it: .*saved_model"):
-        verify(tmp_path, make_encoder_requests(load_graph(str(run), "run_dir"), True))
+        saved_model._answer(tmp_path, {"sentences": np.array(TEXTS)})
 
 
 def test_the_fresh_process_has_nothing_of_this_package():
@@ -184,19 +146,6 @@ def test_the_fresh_process_has_nothing_of_this_package():
     names = {a.name for node in ast.walk(tree) if isinstance(node, ast.Import) for a in node.names}
     assert names == {"sys", "numpy", "tensorflow", "tensorflow_text"}
     assert not any(isinstance(node, ast.ImportFrom) for node in ast.walk(tree))
-
-
-def test_a_blank_text_is_no_turn_and_no_candidate_of_any_vocabulary(tmp_path):
-    """White space is a token of a byte-level one."""
-    texts = ["where is my parcel", "it left today", "i want a refund for the blue cup"]
-    train_byte_pairs(tmp_path, texts, 300)
-    entries = json.loads((tmp_path / "tokenizer.json").read_text())["model"]["vocab"]
-    write_weights(tmp_path, "roberta", entries=len(entries))
-    match = ServedEncoder(load_graph(str(tmp_path), "run_dir"), False).functions["match"]
-    own = dcse_tf.SentenceEncoder.load(tmp_path).similarity(["where is"], texts)
-    for blank in ("", " ", "\u3000\n"):
-        found = match(tf.constant([[blank, "where is"]]), tf.constant([[*texts, blank]]))
-        np.testing.assert_allclose(found["similarities"][0], [*own, NO_CANDIDATE], atol=1e-5)
 
 
 def expect(turns, response, speakers):

@@ -112,7 +112,7 @@ def test_the_tokenizer_files_give_our_token_ids(tmp_path, lowercase):
     vocabulary.write(source)
     folder = write(source, tmp_path / "out", max_sequence_length=40)
     texts = TEXTS + LONG_WORDS + SPECIAL
-    ours = load_graph(str(folder), "model").tokenize(tf.constant(texts))
+    ours = load_graph(folder).tokenize(tf.constant(texts))
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     alone = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     alone.encode_special_tokens = True

@@ -29,8 +29,7 @@ from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.records import Tokens, count_records, serialize_session
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.report import read_json
-from dcse_tf.evaluation.retrieval import read_retrieval_set
-from dcse_tf.evaluation.sts import read_sts_set
+from dcse_tf.evaluation.retrieval import read_retrieval_set, read_sts_set
 from dcse_tf.input_files import BadLines, iterate_bare_lines
 
 FINDINGS = sorted((pathlib.Path(__file__).parents[1] / "fixtures/findings").iterdir())

@@ -9,7 +9,7 @@ import reference
 from tiny_bert import DIM, VOCABULARY, build_backbone, save_checkpoint
 
 from dcse_tf.bert.bert import build_bert_encoder
-from dcse_tf.encoder.graph import EncoderGraph, GraphBackend
+from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.errors import InputError
 from dcse_tf.inspecting.explain import decompose, explain, explain_turns
 from dcse_tf.inspecting.inspect_options import ExplainOptions
@@ -68,7 +68,7 @@ def test_an_explanation_is_of_the_models_own_similarity(backbone, kind):
         for variable in attention.trainable_variables:
             variable.assign(variable * 100.0)
     bert, form = build_bert_encoder(backbone), MatchingForm(attention=attention)
-    backend = GraphBackend(EncoderGraph(bert, VOCABULARY, 6, "mean", matching=form))
+    backend = EncoderGraph(bert, VOCABULARY, 6, "mean", matching=form)
     tokens, found = explain_turns(backend, TEXTS)
     assert tokens[4] == ["[CLS]", "i", "want", "a", "refund", "[SEP]"]  # cut at 6
     scored = backend.score([TEXTS[:4]], [TEXTS[4:]])[0, 0]

@@ -25,7 +25,8 @@ ALLOWED = {
     "serving": {"data", "encoder", "reranker", "search"},
     "spark": {"bert", "data", "encoder", "search"},
     "exporting": {
-        *("bert", "data", "encoder", "evaluation", "matching", "reading", "reranker", "tasks"),
+        *("baselines", "bert", "data", "encoder", "evaluation", "matching", "reading"),
+        *("reranker", "tasks"),
     },
     "training": {
         *("baselines", "bert", "data", "encoder", "evaluation", "matching"),
@@ -65,15 +66,15 @@ BUDGETS = {
     "bert": 2871,
     "cli": 431,
     "data": 3891,
-    "encoder": 1230,
-    "evaluation": 1613,
-    "exporting": 1760,
-    "inspecting": 450,
+    "encoder": 1180,
+    "evaluation": 1504,
+    "exporting": 1651,
+    "inspecting": 447,
     "matching": 724,
     "reading": 743,
-    "reranker": 472,
+    "reranker": 454,
     "search": 719,
-    "serving": 560,
+    "serving": 517,
     "sets": 565,
     "spark": 371,
     "tasks": 1918,
@@ -175,10 +176,8 @@ def test_json_is_parsed_in_one_place():
 
 
 def test_evaluation_and_dialogues_need_no_tensorflow():
-    evaluation = ("bootstrap", "metrics", "report", "retrieval")
-    paths = [
-        PACKAGE / f"evaluation/{name}.py" for name in (*evaluation, "response_selection", "sts")
-    ]
+    evaluation = ("bootstrap", "metrics", "report", "response_selection", "retrieval")
+    paths = [PACKAGE / f"evaluation/{name}.py" for name in evaluation]
     paths += [*PACKAGE.glob("data/formats/*.py"), *PACKAGE.rglob("*options.py")]
     paths.append(PACKAGE / "tasks/terms/contrast.py")
     paths += [PACKAGE / f"data/{name}.py" for name in ("dialogue", "corpus")]

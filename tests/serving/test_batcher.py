@@ -1,4 +1,4 @@
-"""What is computed together, in which order, and what is dropped; by a loop without a model."""
+"""What is computed together and in which order; by a loop without a model."""
 
 import asyncio
 import threading
@@ -116,27 +116,11 @@ def test_what_does_not_fit_into_the_queue_is_refused_and_fits_when_there_is_room
     play(scene)
 
 
-def test_what_nobody_waits_for_any_more_is_not_computed():
-    async def scene(batcher, model):
-        first = await busy(batcher, model)
-        gone, stays = ask(batcher, 1, 2, 3, 4), ask(batcher, 5)
-        await asyncio.sleep(0)
-        gone.cancel()
-        await asyncio.sleep(0.01)
-        assert len(batcher._waiting) == 1
-        model.let.release(9)
-        assert await asyncio.gather(first, stays) == [[0], [10]]
-        assert [items for _, items in model.batches] == [[0], [5]]
-
-    play(scene)
-
-
 def test_a_batch_that_fails_is_told_and_the_next_one_computed():
     async def scene(batcher, model):
         model.let.release(9)
         with pytest.raises(ZeroDivisionError):
-            await ask(batcher, None, 1, 2, 3, 4)  # the rest of it is dropped
-        assert not batcher._waiting
+            await ask(batcher, None, 1, 2, 3, 4)
         assert await ask(batcher, 7) == [14]
 
     play(scene)

@@ -8,8 +8,8 @@ import safetensors.numpy
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import dcse_tf
-from dcse_tf.exporting.export_options import ExportOptions
-from dcse_tf.exporting.model_card import write_model_card
+from dcse_tf.exporting.export import write_model_card
+from dcse_tf.exporting.export_formats import ExportOptions
 from dcse_tf.options import OptionError, option
 from dcse_tf.tasks import TASKS
 from dcse_tf.tasks.spec import Term, TermOptions
