@@ -21,9 +21,6 @@ from dcse_tf.machine import count_threads
 
 # The settings of an ONNX export or a SavedModel, and its fingerprint.
 SETTINGS_FILE = "dcse_tf.json"
-# Settings that an encoder's export names where they are not the default.
-_OF_EXPORT = ("prefix", "unit_norm", "projection")
-
 MODEL_FILE = "model.onnx"
 INPUTS, OUTPUT = ("input_ids", "attention_mask"), "embeddings"
 # Fusing a layer norm with the sum before it was slower on the CPUs tried. It affects only int8
@@ -42,6 +39,13 @@ _STATIC_TOKENS = 32_768
 def _read_settings(folder: pathlib.Path) -> dict[str, Any]:
     path = folder / SETTINGS_FILE
     return read_json_object(path) if path.is_file() else {}
+
+
+def _of_export(written: dict[str, Any]) -> dict[str, Any]:
+    """The settings that an encoder's export tells, some only where they are not the default."""
+    told = {name: written.get(name) for name in ("prefix", "unit_norm", "projection")}
+    told = {name: value for name, value in told.items() if value}
+    return {name: written.get(name) for name in ("max_sequence_length", "pooling")} | told
 
 
 def is_onnx(folder: pathlib.Path) -> bool:
@@ -114,13 +118,9 @@ class OnnxBackend(Backend):
     def __init__(self, folder: pathlib.Path, batch_tokens: int):
         self._file = OnnxFile(folder, INPUTS, OUTPUT, "an encoder")
         length, vocabulary = read_max_sequence_length(folder), read_vocabulary(folder)
-        written = {**self._file.written, "prefix": vocabulary.prefix}
-        settings = {
-            "max_sequence_length": length,
-            "pooling": written.get("pooling"),
-            "compute_dtype": written.get("compute_dtype"),
-            **{name: value for name in _OF_EXPORT if (value := written.get(name))},
-        }
+        own = {"max_sequence_length": length, "prefix": vocabulary.prefix}
+        written = {"compute_dtype": None, **self._file.written, **own}
+        settings = {"compute_dtype": written["compute_dtype"], **_of_export(written)}
         super().__init__(batch_tokens, settings)
         self._facts = vocabulary.fingerprint(), length
         self._tokenizer = TextTokenizer(vocabulary, length)
@@ -153,8 +153,6 @@ def load_saved_model(folder: pathlib.Path, batch_tokens: int) -> FunctionBackend
         kind = "of a re-ranker" if SCORE in signatures else "of something else"
         raise InputError(f"{folder}: is an export {kind}, which embeds no sentences")
     written = _read_settings(folder)
-    known = {name: written.get(name) for name in ("max_sequence_length", "pooling")}
-    known |= {name: value for name in _OF_EXPORT if (value := written.get(name))}
 
     def encode(texts: list[str]) -> np.ndarray:
         return signatures[EMBED](sentences=tf.constant(texts))["embeddings"].numpy()
@@ -165,10 +163,9 @@ def load_saved_model(folder: pathlib.Path, batch_tokens: int) -> FunctionBackend
             return recorded
         patterns = ("*.pb", "variables/*", "assets/*")
         paths = sorted({path for pattern in patterns for path in folder.glob(pattern)})
-        lines = (f"{path.relative_to(folder)} {hash_file(path)}\n" for path in paths)
-        return hash_bytes("".join(lines).encode())
+        return hash_bytes(" ".join(map(hash_file, paths)).encode())
 
-    return FunctionBackend(encode, fingerprint, batch_tokens, known)
+    return FunctionBackend(encode, fingerprint, batch_tokens, _of_export(written))
 
 
 def is_static(folder: pathlib.Path) -> bool:

@@ -186,36 +186,32 @@ class EncoderGraph(Backend):
         text is encoded once.
         """
         scores, progress = [], Progress("contexts", len(contexts))
-        for begin in range(0, len(contexts), chunk):
-            end = min(begin + chunk, len(contexts))
-            groups = contexts[begin:end] + candidates[begin:end]
-            encoded = self.embed_tokens([text for group in groups for text in group])
-            for start in range(begin, end, _ROWS):
-                rows = slice(start, min(start + _ROWS, end))
-                scores.append(self._match_rows(contexts[rows], candidates[rows], encoded))
-                progress.update(rows.stop)
+        pairs = list(zip(contexts, candidates, strict=True))
+        for begin in range(0, len(pairs), chunk):
+            part = pairs[begin : begin + chunk]
+            encoded = self.embed_tokens([t for pair in part for group in pair for t in group])
+            for start in range(0, len(part), _ROWS):
+                rows = part[start : start + _ROWS]
+                texts = sorted({text for pair in rows for group in pair for text in group})
+                place = {text: index for index, text in enumerate(texts)}
+                turns, responses = ([[place[t] for t in g] for g in side] for side in zip(*rows))
+                table = tf.ragged.stack([encoded[text] for text in texts])
+                ragged = tf.ragged.constant(turns, tf.int32)
+                if self._matching is None:
+                    matching = build_matching(table.shape[2], self.matching.attention)
+                    self._matching = tf.function(matching, reduce_retracing=True)
+                similarity = self._matching(
+                    {
+                        "token_embeddings": table.to_tensor(),
+                        "padding_mask": tf.sequence_mask(table.row_lengths()),
+                        "context_index": ragged.to_tensor(),
+                        "turn_mask": tf.sequence_mask(ragged.row_lengths()),
+                        "candidate_index": tf.constant(responses),
+                    }
+                )
+                scores.append(similarity.numpy())
+                progress.update(begin + start + len(rows))
         return np.concatenate(scores)
-
-    def _match_rows(
-        self, contexts: list[list[str]], candidates: list[list[str]], encoded: dict[str, np.ndarray]
-    ) -> np.ndarray:
-        texts = sorted({text for group in (*contexts, *candidates) for text in group})
-        place = {text: index for index, text in enumerate(texts)}
-        table = tf.ragged.stack([encoded[text] for text in texts])
-        turns = tf.ragged.constant([[place[t] for t in group] for group in contexts], tf.int32)
-        if self._matching is None:
-            matching = build_matching(encoded[texts[0]].shape[1], self.matching.attention)
-            self._matching = tf.function(matching, reduce_retracing=True)
-        similarity = self._matching(
-            {
-                "token_embeddings": table.to_tensor(),
-                "padding_mask": tf.sequence_mask(table.row_lengths()),
-                "context_index": turns.to_tensor(),
-                "turn_mask": tf.sequence_mask(turns.row_lengths()),
-                "candidate_index": tf.constant([[place[t] for t in c] for c in candidates]),
-            }
-        )
-        return similarity.numpy()
 
 
 def _to_rows(token_ids: tf.RaggedTensor) -> TokenRows:
@@ -268,7 +264,7 @@ def _read_pooling(
     """
     baseline = read_baseline(folder) if is_baseline(folder) else None
     modules = None if baseline else read_modules(folder)
-    pooling = ""
+    pooling, fixed = "mean", True
     maps: Sequence[AffineMap] = ()
     if side := options.projection:
         heads = {} if baseline else read_heads(folder)
@@ -277,10 +273,9 @@ def _read_pooling(
                 f"`projection`={side}: {folder} has no projection heads; expected the run of a "
                 "training with `projection_dim`"
             )
-        pooling, maps = "mean", heads[side]
+        maps = heads[side]
     elif baseline:
-        assert baseline.pooling
-        pooling = baseline.pooling
+        pooling = str(baseline.pooling)
     elif modules:
         if modules.unit_norm:
             logging.info(
@@ -288,22 +283,22 @@ def _read_pooling(
                 "length, export has `unit_norm`",
                 folder,
             )
-        if not modules.maps:
-            return options.pooling or modules.pooling, None, ""
-        pooling, maps = modules.pooling, modules.maps
-
+        pooling, maps, fixed = modules.pooling, modules.maps, bool(modules.maps)
+    else:
+        fixed = False
     # What was fitted or trained behind one pooling has no meaning behind another.
-    if pooling and options.pooling not in ("", pooling):
+    if fixed and options.pooling not in ("", pooling):
         raise InputError(f"`pooling`={options.pooling}: {folder} was made for `pooling`={pooling}")
+    pooling = options.pooling or pooling
     if baseline:
         fingerprint = hash_arrays(baseline.fitted.tensors, baseline.fitted.facts)
         return pooling, baseline.make(dim), fingerprint
+    if not maps:
+        return pooling, None, ""
     for step in maps:
         if len(step.matrix) != dim:
             raise InputError(f"{folder}: a Dense module of {len(step.matrix)}, expected {dim}")
         dim = step.matrix.shape[1]
-    if not maps:
-        return options.pooling or "mean", None, ""
     arrays = {
         f"{place}/{name}": getattr(step, name)
         for place, step in enumerate(maps)

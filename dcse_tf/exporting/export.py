@@ -96,6 +96,10 @@ def write_model_card(
     if share := _read(source / _MERGE_FILE).get("share"):
         told = f"{1 - share:g} of the start, {share:g} of the trained encoder"
         facts = {**facts, "averaged weights": told}
+    versions = [f"python {platform.python_version()}"]
+    for name in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions.append(f"{name} {importlib.metadata.version(name)}")
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("dcse_tf.exporting"),
         undefined=jinja2.StrictUndefined,
@@ -114,7 +118,7 @@ def write_model_card(
         facts=facts,
         training=training if trained else {},
         scores=kept.get("scores", {}),
-        versions=", ".join(" ".join(version) for version in list_versions().items()),
+        versions=", ".join(versions),
     )
     path.write_text(text.rstrip() + "\n", encoding="utf-8")
 
@@ -176,15 +180,6 @@ def _describe_training(
             # Without the folders of the machine that it was trained on.
             told = "/".join(str(value).split("/")[-2:])
         yield name, ", ".join(told) if isinstance(told, tuple) else str(told)
-
-
-def list_versions() -> dict[str, str]:
-    """The versions of what an export is written with, by package."""
-    found = {}
-    for name in _PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return {**found, "python": platform.python_version()}
 
 
 def _read(path: pathlib.Path) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import onnx
@@ -49,25 +49,6 @@ MOST_APART = 0.01
 _TOGETHER = 4096  # tokens of a batch
 
 
-class Answers(NamedTuple):
-    """What a model answers to the probes.
-
-    Attributes:
-        what: what an answer is.
-        expected: the model's answers, float `[n, k]`.
-        size: what a difference is a share of: float `[n]` or one number.
-        most, most_in_eight_bits: the largest differences that are accepted.
-        compute: what the file answers, in batches of at most that many tokens.
-    """
-
-    what: str
-    expected: np.ndarray
-    size: np.ndarray | float
-    most: float
-    most_in_eight_bits: float
-    compute: Callable[[int], np.ndarray]
-
-
 def write_encoder(
     folder: pathlib.Path, encoder: EncoderGraph, options: ExportOptions
 ) -> dict[str, str]:
@@ -89,14 +70,15 @@ def write_encoder(
     def compute(batch_tokens: int) -> np.ndarray:
         return OnnxBackend(folder, batch_tokens).embed_texts(SENTENCES)[0]
 
-    answers = Answers("an embedding", expected, norms, TOLERANCE, MOST_OF_LENGTH, compute)
+    limits = TOLERANCE, MOST_OF_LENGTH
+    check = functools.partial(_check, "an embedding", expected, norms, limits, compute)
     settings = {
         "fingerprint": export_fingerprint(encoder, options.unit_norm),
         "pooling": encoder.pooling,
         "unit_norm": options.unit_norm,
         "projection": options.projection,
     }
-    return _write(folder, build, config, encoder.vocabulary, length, options, settings, answers)
+    return _write(folder, build, config, encoder.vocabulary, length, options, settings, check)
 
 
 def write_reranker(
@@ -121,13 +103,15 @@ def write_reranker(
     with no_warnings():
         expected = score(scorers.load_checkpoint_scorer(model), _TOGETHER)
     spread = float(expected.std())
-    answers = Answers(
-        *("a score", expected, spread, TOLERANCE * max(1.0, 1.0 / spread), MOST_OF_SPREAD),
-        lambda batch_tokens: score(scorers.load_onnx_scorer(written), batch_tokens),
-    )
+
+    def compute(batch_tokens: int) -> np.ndarray:
+        return score(scorers.load_onnx_scorer(written), batch_tokens)
+
+    limits = TOLERANCE * max(1.0, 1.0 / spread), MOST_OF_SPREAD
+    check = functools.partial(_check, "a score", expected, spread, limits, compute)
     build = functools.partial(build_cross_encoder, scorers.read_weights(model), config)
     facts = {"fingerprint": scorers.hash_reranker(model)}
-    return _write(folder, build, config, model.vocabulary, longest, options, facts, answers)
+    return _write(folder, build, config, model.vocabulary, longest, options, facts, check)
 
 
 def _write(
@@ -138,21 +122,20 @@ def _write(
     longest: int,
     options: ExportOptions,
     settings: dict[str, Any],
-    answers: Answers,
+    check: Callable[..., dict[str, str]],
 ) -> dict[str, str]:
-    """Writes model.onnx, checks it, and writes its settings, which `OnnxFile.written` reads.
-
-    `build` builds the model by the `make_graph` it is given.
+    """Writes model.onnx and its settings, which `OnnxFile.written` reads. `build` builds the model
+    by the `make_graph` it is given; `check` writes and checks it, see `_check`.
     """
     write_json(folder / "config.json", config, sort_keys=True)
     vocabulary.write_tokenizer(folder, longest)
     model = build()
-    facts = _check(folder / MODEL_FILE, model, answers, "")
+    facts = check(folder / MODEL_FILE, model)
     if options.quantize == "int8":
         del settings["fingerprint"]  # of other embeddings
         magnitudes = measure_channels(model, (vocabulary.cls_id, vocabulary.sep_id), longest)
         model = build(make_graph=functools.partial(EightBitGraph, magnitudes=magnitudes))
-        facts = {"weights": "int8"} | _check(folder / MODEL_FILE, model, answers, "eight bits: ")
+        facts = {"weights": "int8"} | check(folder / MODEL_FILE, model, "eight bits: ")
     settings |= {
         "compute_dtype": "float32" if options.quantize == "none" else options.quantize,
         "sha256": hash_file(folder / MODEL_FILE),
@@ -162,23 +145,38 @@ def _write(
 
 
 def _check(
-    path: pathlib.Path, model: onnx.ModelProto, answers: Answers, eight_bits: str
+    what: str,
+    expected: np.ndarray,
+    size: np.ndarray | float,
+    limits: tuple[float, float],
+    compute: Callable[[int], np.ndarray],
+    path: pathlib.Path,
+    model: onnx.ModelProto,
+    eight_bits: str = "",
 ) -> dict[str, str]:
-    """Writes a model and refuses one that computes something else; `eight_bits` is what messages
-    begin with, or empty.
+    """Writes a model and refuses one that computes something else.
+
+    Args:
+        what: what an answer is.
+        expected: what the model itself answers to the probes, float `[n, k]`.
+        size: what a difference is a share of: float `[n]` or one number.
+        limits: the largest differences that are accepted, in float32 and in eight bits.
+        compute: what the file answers, in batches of at most that many tokens.
+        path, model: the file and its content.
+        eight_bits: what messages about a model in eight bits begin with.
     """
     onnx.checker.check_model(model)
     onnx.save(model, path)
     with no_warnings():
-        alone, together = answers.compute(1), answers.compute(_TOGETHER)
+        alone, together = compute(1), compute(_TOGETHER)
 
     def apart(one: np.ndarray, other: np.ndarray) -> float:
-        return float((np.linalg.norm(one - other, axis=1) / answers.size).max())
+        return float((np.linalg.norm(one - other, axis=1) / size).max())
 
-    difference = max(apart(found, answers.expected) for found in (alone, together))
-    most = answers.most_in_eight_bits if eight_bits else answers.most
-    measured = [(f"{eight_bits}difference of {answers.what} from the model's", difference, most)]
+    difference = max(apart(found, expected) for found in (alone, together))
+    told = f"{eight_bits}difference of {what} from the model's"
+    measured = [(told, difference, limits[bool(eight_bits)])]
     if eight_bits:
-        what = f"{eight_bits}{answers.what} alone and in a batch"
-        measured.append((what, apart(alone, together), MOST_APART))
+        told = f"{eight_bits}{what} alone and in a batch"
+        measured.append((told, apart(alone, together), MOST_APART))
     return refuse(path, measured)

@@ -12,13 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 from dcse_tf.bert.blanks import BLANK, NO_CANDIDATE
-from dcse_tf.bert.checkpoints import hash_files
 from dcse_tf.bert.pairs import end_turns, find_rows, join_turns, place_segments, strip_ends
 from dcse_tf.bert.token_rows import make_rule
 from dcse_tf.encoder.exported_models import EMBED, SCORE, SETTINGS_FILE
 from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.errors import OutputError
-from dcse_tf.exporting.export import list_versions
 from dcse_tf.exporting.export_formats import ExportOptions
 from dcse_tf.exporting.probes import (
     CANDIDATES,
@@ -154,12 +152,10 @@ def write_encoder(
     folder: pathlib.Path, encoder: EncoderGraph, options: ExportOptions
 ) -> dict[str, str]:
     """Writes and checks an encoder, see `ServedEncoder`; for the rest see `ExportFormat`."""
-    assert encoder.source
     settings = {
         "max_sequence_length": encoder.max_sequence_length,
         "pooling": encoder.pooling,
         "prefix": encoder.vocabulary.prefix,
-        "sha256": hash_files(encoder.source),
         "fingerprint": export_fingerprint(encoder, options.unit_norm),
     }
 
@@ -184,10 +180,7 @@ def write_reranker(
     folder: pathlib.Path, model: scorers.RerankerFolder, options: ExportOptions
 ) -> dict[str, str]:
     """Writes and checks a re-ranker as `write_encoder` does an encoder."""
-    settings = vars(model.settings) | {
-        "sha256": hash_files(model.path),
-        "fingerprint": scorers.hash_reranker(model),
-    }
+    settings = vars(model.settings) | {"fingerprint": scorers.hash_reranker(model)}
 
     def compute() -> tuple[np.ndarray, float]:
         reranker = Reranker(scorers.load_checkpoint_scorer(model), model.settings, model.vocabulary)
@@ -220,8 +213,7 @@ def _write(
         # The message names TensorFlow's temporary file, then, after a semicolon, the reason.
         reason = error.message.rpartition("; ")[2]
         raise OutputError(f"{folder}: cannot be written: {reason}") from error
-    about = {"signatures": sorted(served.functions), "versions": list_versions()}
-    write_json(folder / SETTINGS_FILE, options.to_dict() | settings | about, sort_keys=True)
+    write_json(folder / SETTINGS_FILE, options.to_dict() | settings, sort_keys=True)
 
     # Both sides of the comparison run on the CPU: this process holds the GPU's memory, and a GPU
     # rounds differently.

@@ -47,18 +47,14 @@ class Scorer:
     """
 
     score: Callable[[Mapping[str, np.ndarray]], np.ndarray]
-    fingerprint: Callable[[], str] = str
+    fingerprint: Callable[[], str]
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
 class RerankerFolder:
-    """What is in any re-ranker's folder besides its weights.
-
-    Attributes:
-        path: the folder.
-        settings: the re-ranker's settings.
-        vocabulary: its vocabulary, which has [EOT]; without a prefix, see `PairRule`.
+    """A re-ranker's folder, and what is in it besides its weights: settings, and a vocabulary that
+    has [EOT] and no prefix, see `PairRule`.
     """
 
     path: pathlib.Path
@@ -104,11 +100,13 @@ def load_onnx_scorer(folder: RerankerFolder) -> Scorer:
 
 def load_checkpoint_scorer(folder: RerankerFolder, compute_dtype: str = "float32") -> Scorer:
     """Scores by a checkpoint's weights; for arguments and errors, see `build_model`."""
-    score = make_graph_scorer(build_model(folder, compute_dtype).score).score
-    return Scorer(score, functools.partial(hash_reranker, folder))
+    fingerprint = functools.partial(hash_reranker, folder)
+    return make_graph_scorer(build_model(folder, compute_dtype).score, fingerprint)
 
 
-def make_graph_scorer(score: "Callable[[dict[str, tf.Tensor]], tf.Tensor]") -> Scorer:
+def make_graph_scorer(
+    score: "Callable[[dict[str, tf.Tensor]], tf.Tensor]", fingerprint: Callable[[], str] = str
+) -> Scorer:
     """Scores by a function in TensorFlow's graph from the inputs of `Scorer.score` to logits, such
     as that of a model in training: its weights may change between calls.
     """
@@ -118,7 +116,7 @@ def make_graph_scorer(score: "Callable[[dict[str, tf.Tensor]], tf.Tensor]") -> S
     signature = dict.fromkeys(("token_ids", "segment_ids", "speaker_ids"), ids)
     signature |= {"padding_mask": tf.TensorSpec([None, None], tf.bool)}
     compute = tf.function(score, input_signature=[signature], autograph=False)
-    return Scorer(lambda x: compute({k: tf.constant(v) for k, v in x.items()}).numpy())
+    return Scorer(lambda x: compute({k: tf.constant(v) for k, v in x.items()}).numpy(), fingerprint)
 
 
 def build_model(

@@ -57,17 +57,12 @@ Texts = Annotated[list[Text], pydantic.BeforeValidator(_read_texts), pydantic.Fi
 
 
 class _Form(pydantic.BaseModel):
-    """A request. Fields that it does not know are refused: the answer may not be what they ask for.
-
-    Attributes:
-        model: the model's name; empty for the server's.
-        user: who asks, which changes nothing.
-    """
+    """A request. Fields that it does not know are refused: the answer may not be what they ask for."""
 
     model_config = pydantic.ConfigDict(extra="forbid")
 
-    model: str = ""
-    user: str | None = None
+    model: str = ""  # empty for the server's
+    user: str | None = None  # who asks, which changes nothing
 
 
 class EmbeddingsForm(_Form):
@@ -88,12 +83,8 @@ class RerankForm(_Form):
 
 
 class Service:
-    """An encoder and optionally a re-ranker, which one thread uses for all requests.
-
-    Args:
-        options: the settings, including the limits.
-        encoder: the encoder.
-        reranker: the re-ranker; None if rerank requests use the encoder's cosine.
+    """An encoder and a re-ranker, which one thread uses for all requests; without a re-ranker,
+    rerank requests use the encoder's cosine.
     """
 
     def __init__(self, options: ServeOptions, encoder: SentenceEncoder, reranker: Reranker | None):
@@ -158,12 +149,8 @@ class Service:
 
 
 def create_app(service: Service, keys: Collection[str], max_body: int) -> fastapi.FastAPI:
-    """The application.
-
-    Args:
-        service: computes the answers.
-        keys: the valid API keys; if empty, no key is needed.
-        max_body: longest body of a request, in bytes.
+    """The application: `keys` are the valid API keys, none if no key is needed; `max_body` is the
+    longest body of a request, in bytes.
     """
 
     @contextlib.asynccontextmanager

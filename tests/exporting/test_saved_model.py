@@ -82,12 +82,11 @@ def test_an_export_gives_the_runs_unit_embeddings(exported, run):
 
 def test_an_export_says_what_it_is(exported):
     settings = json.loads((exported / "dcse_tf.json").read_text())
-    assert settings["signatures"] == ["serving_default"]
-    assert settings["versions"]["tensorflow"] == tf.__version__
-    files = {"model.safetensors", "vocab.txt"}
-    assert files <= settings["sha256"].keys()
+    assert settings["unit_norm"]
+    assert settings["max_sequence_length"] == LENGTH
     card = (exported / "model_card.md").read_text()
     assert "largest difference from the model" in card
+    assert f"tensorflow {tf.__version__}" in card
 
 
 def test_unit_norm_leaves_zero_and_scales_the_shortest(graph):
@@ -194,7 +193,6 @@ def test_a_reranker_of_lstms_is_served_and_fits_no_other_format(tmp_path, verifi
     inputs = {"context": tf.constant(CONTEXTS[:1]), "candidates": tf.constant(CANDIDATES[:1])}
     expected = dcse_tf.Reranker.load(run).score(CONTEXTS[:1], CANDIDATES[:1])
     np.testing.assert_allclose(score(**inputs)["scores"], expected, atol=1e-5)
-    assert "matcher.json" in json.loads((folder / "dcse_tf.json").read_text())["sha256"]
     for form in ("onnx", "sentence_transformers"):
         with pytest.raises(InputError, match=f"^`format`={form}: cannot hold"):
             dcse_tf.export(run_dir=run, output_dir=tmp_path / "no", format=form)
