@@ -242,8 +242,15 @@ class SentenceEncoder:
         A function from the contexts' texts and their candidates, the same number for each context,
         to float32 `[contexts, candidates]`. None if the model has only sentence embeddings.
         """
-        match = self.backend.match
-        return functools.partial(_match_without_blanks, match) if match else None
+        if not (match := self.backend.match):
+            return None
+
+        def compute(contexts: list[list[str]], candidates: list[list[str]]) -> np.ndarray:
+            turns = [[turn for turn in context if not is_blank(turn)] for context in contexts]
+            blank = np.array([[is_blank(text) for text in group] for group in candidates])
+            return np.where(blank, np.float32(NO_CANDIDATE), match(turns, candidates))
+
+        return compute
 
     def similarity(
         self,
@@ -297,14 +304,6 @@ class SentenceEncoder:
             return np.zeros([0] if single else [len(contexts), 0], np.float32)
         scores = self.match(contexts, candidates)
         return scores[0] if single else scores
-
-
-def _match_without_blanks(
-    match: Match, contexts: list[list[str]], candidates: list[list[str]]
-) -> np.ndarray:
-    turns = [[turn for turn in context if not is_blank(turn)] for context in contexts]
-    blank = np.array([[is_blank(text) for text in group] for group in candidates])
-    return np.where(blank, np.float32(NO_CANDIDATE), match(turns, candidates))
 
 
 def read_texts(values: Any, name: str) -> list[str]:

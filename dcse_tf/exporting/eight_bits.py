@@ -86,7 +86,7 @@ class EightBitGraph(Graph):
         if not self._one:
             tokens = self.add("Shape", self.inputs[0], start=1, end=2)
             self._one = self.add("Sign", self.add("Cast", tokens, to=TensorProto.FLOAT))
-        product = self.add("Mul", product, self.add("Mul", self._one, self.constant(scale)))
+        product = self.add("Mul", product, self.add("Mul", self._one, scale))
         return self.add("Mul", product, row_scale)
 
     def look_up(self, table: np.ndarray, ids: str, name: str) -> str:
@@ -95,27 +95,24 @@ class EightBitGraph(Graph):
         scale = scale.astype(np.float32)
         small = self.constant(np.rint(table / scale).astype(np.int8), name)
         rows = self.add("Cast", self.add("Gather", small, ids), to=TensorProto.FLOAT)
-        return self.add("Mul", rows, self.add("Gather", self.constant(scale, f"{name}.scale"), ids))
+        return self.add("Mul", rows, self.add("Gather", scale, ids))
 
     def _quantize_rows(self, x: str, loud: np.ndarray | None) -> tuple[str, str, str]:
         """Quantizes activations `[..., k]`; returns them as uint8, the number that stands for 0,
         and the scale of each row, float32 `[..., 1]`.
         """
-        last = self.constant([-1])
         if any(node.op_type == "Gelu" and x in node.output for node in self.nodes):
             zero, least = _GELU_ZERO, _GELU_MINIMUM * (_BYTE - _GELU_ZERO) / _GELU_ZERO
-            top = self.add("ReduceMax", x, last, keepdims=1)
+            top = self.add("ReduceMax", x, [-1], keepdims=1)
         else:
             zero, least = _MIDDLE, _SMALLEST
             if loud is not None:
-                x = self.add("Mul", x, self.constant(1 / loud))
-            top = self.add("ReduceMax", self.add("Abs", x), last, keepdims=1)
+                x = self.add("Mul", x, 1 / loud)
+            top = self.add("ReduceMax", self.add("Abs", x), [-1], keepdims=1)
         # A quotient, not a product: onnxruntime takes a product here for the scale of a tensor.
-        steps = self.constant(float(_BYTE - zero))
-        scale = self.add("Div", self.add("Max", top, self.constant(least)), steps)
+        scale = self.add("Div", self.add("Max", top, least), float(_BYTE - zero))
         nothing = self.constant(np.array(zero, np.uint8))
-        divided = self.add("Div", x, scale)
-        return self.add("QuantizeLinear", divided, self.constant(1.0), nothing), nothing, scale
+        return self.add("QuantizeLinear", self.add("Div", x, scale), 1.0, nothing), nothing, scale
 
 
 def measure_channels(

@@ -3,9 +3,9 @@
 Importing this does not import TensorFlow.
 """
 
-import dataclasses
 import importlib
 import pathlib
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -17,21 +17,8 @@ from dcse_tf.options import OptionError, option
 Write = Callable[[pathlib.Path, Any, Any], dict[str, str]]
 
 
-@dataclasses.dataclass(frozen=True)
-class ExportFormat:
-    """A form in which `export` writes a trained model; see `register_export`."""
-
-    name: str
-    help: str
-    write_encoder: Write | None
-    usage: str
-    write_reranker: Write | None
-    reranker_usage: str
-    card: str
-
-
-# By name, in the order of registration.
-FORMATS: dict[str, ExportFormat] = {}
+# By name, in the order of registration: the arguments of `register_export`.
+FORMATS: dict[str, types.SimpleNamespace] = {}
 
 
 def register_export(
@@ -74,9 +61,7 @@ def register_export(
     """
     if not name or name in FORMATS:
         raise ValueError(f"format {name!r}: expected a name that no other has")
-    FORMATS[name] = ExportFormat(
-        name, help, write_encoder, usage, write_reranker, reranker_usage, card
-    )
+    FORMATS[name] = types.SimpleNamespace(**locals())
 
 
 def _later(module: str, name: str, *needed: str) -> Write:

@@ -53,7 +53,7 @@ def write_encoder(
     folder: pathlib.Path, encoder: EncoderGraph, options: ExportOptions
 ) -> dict[str, str]:
     """Writes model.onnx, and the tokenizer's files, the configuration and settings beside it; see
-    `ExportFormat`.
+    `register_export`.
     """
     assert encoder.source
     config, maps = true_config(encoder.source), list_maps(encoder.postprocessing, "onnx")
@@ -84,7 +84,7 @@ def write_encoder(
 def write_reranker(
     folder: pathlib.Path, model: scorers.RerankerFolder, options: ExportOptions
 ) -> dict[str, str]:
-    """Writes a re-ranker as `write_encoder` does an encoder; see `ExportFormat`."""
+    """Writes a re-ranker as `write_encoder` does an encoder; see `register_export`."""
     settings = model.settings
     if settings.architecture != scorers.BERT:
         raise InputError(

@@ -27,6 +27,7 @@ _LARGEST = 2**31 - 2**20
 _SMALLEST_NORM = 1e-12  # as in torch.nn.functional.normalize
 
 Tensors = Mapping[str, np.ndarray]
+Constant = np.ndarray | Sequence[int] | float
 
 
 class Graph:
@@ -45,15 +46,19 @@ class Graph:
         self.nodes: list[onnx.NodeProto] = []
         self._constants: dict[str, np.ndarray] = {}
 
-    def constant(self, value: np.ndarray | Sequence[int] | float, name: str = "") -> str:
+    def constant(self, value: Constant, name: str = "") -> str:
         array = np.array(value, np.float32) if isinstance(value, float) else np.array(value)
         name = name or f"constant_{len(self._constants)}"
         self._constants[name] = array
         return name
 
-    def add(self, operation: str, *inputs: str, name: str = "", **attributes: object) -> str:
+    def add(
+        self, operation: str, *inputs: str | Constant, name: str = "", **attributes: object
+    ) -> str:
+        """Adds an operation on results, by their names, and on constants."""
         name = name or f"{operation}_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(operation, inputs, [name], name=name, **attributes))
+        names = [each if isinstance(each, str) else self.constant(each) for each in inputs]
+        self.nodes.append(helper.make_node(operation, names, [name], name=name, **attributes))
         return name
 
     def multiply(self, x: str, kernel: np.ndarray, name: str) -> str:
@@ -65,10 +70,9 @@ class Graph:
         return self.add("Gather", self.constant(table, name), ids)
 
     def dense(self, name: str, x: str, scale: float = 1.0) -> str:
-        kernel = self._tensors[f"{name}.weight"].T * np.float32(scale)
-        bias = self._tensors[f"{name}.bias"] * np.float32(scale)
-        product = self.multiply(x, kernel, f"{name}.kernel")
-        return self.add("Add", product, self.constant(bias, f"{name}.bias"))
+        kernel, bias = (self._tensors[f"{name}.{part}"] for part in ("weight", "bias"))
+        product = self.multiply(x, kernel.T * np.float32(scale), f"{name}.kernel")
+        return self.add("Add", product, bias * np.float32(scale))
 
     def encode(self, tables: Tensors, first_only: bool = False) -> tuple[str, str]:
         """The BERT's output, `[batch, tokens, dim]`, or with `first_only` that of the first token
@@ -78,9 +82,8 @@ class Graph:
         and added.
         """
         mask = self.add("Cast", "attention_mask", to=TensorProto.FLOAT)
-        masked = self.add("Sub", self.constant(1.0), mask)
-        bias = self.add("Mul", masked, self.constant(_MASKED))
-        bias = self.add("Unsqueeze", bias, self.constant([1, 2]))  # [batch, 1, 1, tokens]
+        bias = self.add("Mul", self.add("Sub", 1.0, mask), _MASKED)
+        bias = self.add("Unsqueeze", bias, [1, 2])  # [batch, 1, 1, tokens]
         tokens = self.add("Shape", "input_ids", start=1, end=2)
         if RELATIVE_BIAS in self._tensors:
             bias = self.add("Add", bias, self._relative_bias(tokens))
@@ -89,13 +92,11 @@ class Graph:
         tensors, prefix = self._tensors, "embeddings"
         segment = tensors[f"{prefix}.token_type_embeddings.weight"][0]
         positions = tensors[f"{prefix}.position_embeddings.weight"] + segment
-        places = self.constant(positions, f"{prefix}.places")
-        places = self.add("Slice", places, self.constant([0]), tokens, self.constant([0]))
         words = tensors[f"{prefix}.word_embeddings.weight"]
-        x = self.add("Add", self.look_up(words, "input_ids", f"{prefix}.words"), places)
+        x = self.look_up(words, "input_ids", f"{prefix}.words")
+        x = self.add("Add", x, self.add("Slice", positions, [0], tokens, [0]))
         for name, rows in tables.items():
-            added = self.add("Gather", self.constant(rows, f"{prefix}.{name}"), name)
-            x = self.add("Add", x, added)
+            x = self.add("Add", x, self.add("Gather", rows, name))
         x = self._norm(prefix, x)
         layers = sum(name.endswith(".intermediate.dense.bias") for name in tensors)
         for index in range(layers):
@@ -104,15 +105,12 @@ class Graph:
 
     def _relative_bias(self, tokens: str) -> str:
         """MPNet's bias by distance, `[heads, tokens, tokens]`, see `dcse_tf.bert.families`."""
-        count = self.add("Squeeze", tokens, self.constant([0]))
-        first, step = self.constant(np.array(0)), self.constant(np.array(1))
-        places = self.add("Range", first, count, step)
-        queries = self.add("Unsqueeze", places, self.constant([1]))
-        ends = [self.constant(np.array(end)) for end in (-FARTHEST, FARTHEST)]
-        near = self.add("Clip", self.add("Sub", places, queries), *ends)
-        rows = self.add("Unsqueeze", self.add("Add", near, ends[1]), self.constant([2]))
-        table = self.constant(self._tensors[RELATIVE_BIAS][BUCKET_OF], "relative_bias")
-        return self.add("Transpose", self.add("GatherND", table, rows), perm=[2, 0, 1])
+        places = self.add("Range", 0, self.add("Squeeze", tokens, [0]), 1)
+        distances = self.add("Sub", places, self.add("Unsqueeze", places, [1]))
+        near = self.add("Clip", distances, -FARTHEST, FARTHEST)
+        rows = self.add("Unsqueeze", self.add("Add", near, FARTHEST), [2])
+        table = self.add("GatherND", self._tensors[RELATIVE_BIAS][BUCKET_OF], rows)
+        return self.add("Transpose", table, perm=[2, 0, 1])
 
     def _layer(self, prefix: str, x: str, bias: str, first_only: bool) -> str:
         num_heads = int(self._config["num_attention_heads"])
@@ -120,13 +118,12 @@ class Graph:
 
         def heads(name: str, source: str, order: list[int], scale: float = 1.0) -> str:
             projected = self.dense(f"{prefix}.attention.self.{name}", source, scale)
-            split = self.add("Reshape", projected, self.constant([0, 0, num_heads, width]))
+            split = self.add("Reshape", projected, [0, 0, num_heads, width])
             return self.add("Transpose", split, perm=order)
 
         everything = x
         if first_only:
-            begin, end, axis = (self.constant([value]) for value in (0, 1, 1))
-            x = self.add("Slice", x, begin, end, axis)
+            x = self.add("Slice", x, [0], [1], [1])
         # The attention's scaling factor is folded into the query.
         query = heads("query", x, [0, 2, 1, 3], width**-0.5)
         key = heads("key", everything, [0, 2, 3, 1])
@@ -134,7 +131,7 @@ class Graph:
         weights = self.add("Softmax", scores, axis=-1)
         attended = self.add("MatMul", weights, heads("value", everything, [0, 2, 1, 3]))
         attended = self.add("Transpose", attended, perm=[0, 2, 1, 3])
-        attended = self.add("Reshape", attended, self.constant([0, 0, num_heads * width]))
+        attended = self.add("Reshape", attended, [0, 0, num_heads * width])
         attended = self.dense(f"{prefix}.attention.output.dense", attended)
         x = self._norm(f"{prefix}.attention.output", self.add("Add", x, attended))
         hidden = self.dense(f"{prefix}.intermediate.dense", x)
@@ -144,8 +141,7 @@ class Graph:
         return self._norm(f"{prefix}.output", self.add("Add", x, hidden))
 
     def _norm(self, prefix: str, x: str) -> str:
-        names = [f"{prefix}.LayerNorm.{part}" for part in ("weight", "bias")]
-        weights = [self.constant(self._tensors[name], name) for name in names]
+        weights = [self._tensors[f"{prefix}.LayerNorm.{part}"] for part in ("weight", "bias")]
         epsilon = float(self._config["layer_norm_eps"])
         return self.add("LayerNormalization", x, *weights, axis=-1, epsilon=epsilon)
 
@@ -200,24 +196,24 @@ def build_encoder(
     graph = make_graph(tensors, config, INPUTS)
     x, mask = graph.encode({})
     if pooling == "cls":
-        x = graph.add("Gather", x, graph.constant(np.array(0)), axis=1)
+        x = graph.add("Gather", x, 0, axis=1)
     else:
-        axis, real = graph.constant([1]), graph.add("Unsqueeze", mask, graph.constant([-1]))
-        total = graph.add("ReduceSum", graph.add("Mul", x, real), axis, keepdims=0)
-        count = graph.add("ReduceSum", real, axis, keepdims=0)
-        x = graph.add("Div", total, graph.add("Max", count, graph.constant(1.0)))
+        real = graph.add("Unsqueeze", mask, [-1])
+        total = graph.add("ReduceSum", graph.add("Mul", x, real), [1], keepdims=0)
+        count = graph.add("ReduceSum", real, [1], keepdims=0)
+        x = graph.add("Div", total, graph.add("Max", count, 1.0))
     dim = len(tensors["embeddings.LayerNorm.bias"])
     for step in maps:  # each computed in the type of its matrix
         kind = step.matrix.dtype
         x = graph.add("Cast", x, to=helper.np_dtype_to_tensor_dtype(kind))
-        x = graph.add("Sub", x, graph.constant(step.shift.astype(kind)))
-        x = graph.add("MatMul", x, graph.constant(step.matrix))
-        x = graph.add("Add", x, graph.constant(step.bias.astype(kind)))
+        x = graph.add("Sub", x, step.shift.astype(kind))
+        x = graph.add("MatMul", x, step.matrix)
+        x = graph.add("Add", x, step.bias.astype(kind))
         x = graph.add("Relu", x) if step.relu else x
         x, dim = graph.add("Cast", x, to=TensorProto.FLOAT), step.matrix.shape[1]
     if unit_norm:
-        norm = graph.add("ReduceL2", x, graph.constant([-1]), keepdims=1)
-        x = graph.add("Div", x, graph.add("Max", norm, graph.constant(_SMALLEST_NORM)))
+        norm = graph.add("ReduceL2", x, [-1], keepdims=1)
+        x = graph.add("Div", x, graph.add("Max", norm, _SMALLEST_NORM))
     graph.add("Identity", x, name=OUTPUT)
     return graph.build(OUTPUT, ["batch", dim])
 
@@ -236,7 +232,7 @@ def build_cross_encoder(
         tables[scorers.SPEAKERS] = tensors[SPEAKER_TABLE]
     graph = make_graph(tensors, config, (*INPUTS, *tables))
     x, _ = graph.encode(tables, first_only=True)  # the head reads only [CLS]
-    x = graph.add("Gather", x, graph.constant(np.array(0)), axis=1)
+    x = graph.add("Gather", x, 0, axis=1)
     x = graph.dense(CLASSIFIER, graph.add("Tanh", graph.dense(POOLER, x)))
-    graph.add("Squeeze", x, graph.constant([1]), name=scorers.OUTPUT)
+    graph.add("Squeeze", x, [1], name=scorers.OUTPUT)
     return graph.build(scorers.OUTPUT, ["batch"])

@@ -151,7 +151,7 @@ def _is_blank(texts: tf.Tensor) -> tf.Tensor:
 def write_encoder(
     folder: pathlib.Path, encoder: EncoderGraph, options: ExportOptions
 ) -> dict[str, str]:
-    """Writes and checks an encoder, see `ServedEncoder`; for the rest see `ExportFormat`."""
+    """Writes and checks an encoder, see `ServedEncoder`; for the rest see `register_export`."""
     settings = {
         "max_sequence_length": encoder.max_sequence_length,
         "pooling": encoder.pooling,

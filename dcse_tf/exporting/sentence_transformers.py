@@ -55,7 +55,7 @@ def write_encoder(
 ) -> dict[str, str]:
     """Writes an encoder as sentence-transformers saves one: transformer, pooling, other modules.
 
-    For the arguments, see `ExportFormat`; the library has no module for some postprocessings.
+    For the arguments, see `register_export`; the library has no module for some postprocessings.
     """
     maps = list_maps(encoder.postprocessing, "sentence_transformers")
     assert encoder.source
@@ -87,7 +87,7 @@ def write_reranker(
 
     The library has one limit for the tokens of a pair and truncates on the left; here context and
     response have a limit each. Scores are equal as long as neither exceeds its own limit. For the
-    arguments, see `ExportFormat`.
+    arguments, see `register_export`.
     """
     settings = model.settings
     if settings.architecture != BERT or settings.speakers:

@@ -42,7 +42,7 @@ def write_encoder(
 ) -> dict[str, str]:
     """Writes the table with its tokenizer and configuration, as model2vec reads them.
 
-    For the arguments, see `ExportFormat`; `data_dir` has the utterances to fit to.
+    For the arguments, see `register_export`; `data_dir` has the utterances to fit to.
 
     Raises:
         InputError: the corpus cannot be used, or was prepared with another vocabulary or

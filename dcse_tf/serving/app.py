@@ -57,7 +57,7 @@ Texts = Annotated[list[Text], pydantic.BeforeValidator(_read_texts), pydantic.Fi
 
 
 class _Form(pydantic.BaseModel):
-    """A request. Fields that it does not know are refused: the answer may not be what they ask for."""
+    """A request. Fields that it does not know are refused: they may ask for another answer."""
 
     model_config = pydantic.ConfigDict(extra="forbid")
 
