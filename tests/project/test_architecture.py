@@ -78,8 +78,8 @@ BUDGETS = {
     "sets": 565,
     "spark": 371,
     "tasks": 1918,
-    "training": 1676,
-    "tests": 17906,
+    "training": 1675,
+    "tests": 17904,
     "experiments": 3032,
     "docs": 2162,
 }
