@@ -33,13 +33,9 @@ def masked_mean(inputs, is_real):
 
 
 class MaskedMeanPooling(keras.layers.Layer):
-    """Mean over the real entries of an axis (paper, 4.3; released code).
-
-    Padding is ignored, whatever its values. Without real entries the mean is zero.
-    """
+    """`masked_mean` (paper, 4.3; released code); zero without real entries."""
 
     def call(self, inputs, is_real):
-        """Pools float `[..., tokens, dim]`, real where bool `[..., tokens]`: `[..., dim]`."""
         return masked_mean(inputs, is_real)
 
 
@@ -78,27 +74,15 @@ class MatchingGuidedEmbedding(keras.layers.Layer):
     """
 
     def call(self, context, candidates, context_padding_mask, candidate_padding_mask):
-        """Computes R_hat for every context utterance and candidate of a row.
-
-        Args:
-            context: float `[batch, turns, context_tokens, dim]`, U.
-            candidates: float `[batch, candidates, tokens, dim]`, R.
-            context_padding_mask: bool `[batch, turns, context_tokens]`, True = real token.
-            candidate_padding_mask: bool `[batch, candidates, tokens]`, True = real token.
-
-        Returns:
-            float `[batch, candidates, turns, context_tokens, dim]`, a row for every token of the
-            context utterance.
+        """R_hat of every context utterance and candidate of a row: from U, float `[batch, turns,
+        context_tokens, dim]`, and R, float `[batch, candidates, tokens, dim]`, with their masks of
+        real tokens, to float `[batch, candidates, turns, context_tokens, dim]`.
         """
         context = zero_padding(context, context_padding_mask)
         candidates = zero_padding(candidates, candidate_padding_mask)
         scale = float(context.shape[-1]) ** -0.5
         matching = ops.einsum("btid,bcjd->bctij", context, candidates) * scale
         return ops.einsum("bctij,bcjd->bctid", matching, candidates)
-
-
-# Width of the released code's attention.
-_ADDITIVE_WIDTH = 256
 
 
 class TurnAttention(keras.layers.Layer):
@@ -118,7 +102,7 @@ class TurnAttention(keras.layers.Layer):
 
     def build(self, refined_shape, turn_mask_shape=None):
         dim, additive = refined_shape[-1], self.kind == "additive_attention"
-        width, activation = (_ADDITIVE_WIDTH, "tanh") if additive else (dim, "relu")
+        width, activation = (256, "tanh") if additive else (dim, "relu")
         policy = {"dtype": self.dtype_policy}
         self.hidden = keras.layers.Dense(width, activation, name="hidden", **policy)
         self.output_ = keras.layers.Dense(1, use_bias=not additive, name="output", **policy)
@@ -142,14 +126,8 @@ class TurnAttention(keras.layers.Layer):
         return ops.where(turn_mask, weights, ops.zeros((), weights.dtype))
 
     def call(self, refined, turn_mask):
-        """Weights of the turns.
-
-        Args:
-            refined: float `[..., turns, dim]`, R_hat pooled over its tokens.
-            turn_mask: bool `[..., turns]`, True = real turn.
-
-        Returns:
-            float `[..., turns]`.
+        """Weights of the turns, float `[..., turns]`, from R_hat pooled over its tokens, float
+        `[..., turns, dim]`, and bool `[..., turns]`, True = real turn.
         """
         return self.weigh(self.score(refined), turn_mask)
 
@@ -171,15 +149,9 @@ class TurnAggregation(keras.layers.Layer):
         self.attention = attention
 
     def call(self, refined, context_padding_mask, turn_mask):
-        """Computes the pooled R_tilde.
-
-        Args:
-            refined: float `[batch, candidates, turns, context_tokens, dim]`, R_hat.
-            context_padding_mask: bool `[batch, turns, context_tokens]`, True = real token.
-            turn_mask: bool `[batch, turns]`, True = real turn.
-
-        Returns:
-            float `[batch, candidates, dim]`.
+        """The pooled R_tilde, float `[batch, candidates, dim]`, from R_hat, float `[batch,
+        candidates, turns, context_tokens, dim]`, bool `[batch, turns, context_tokens]`, True = real
+        token, and bool `[batch, turns]`, True = real turn.
         """
         # The masks get an axis for the candidates, for all of which they are the same.
         turns = masked_mean(refined, ops.expand_dims(context_padding_mask, 1))
@@ -190,10 +162,8 @@ class TurnAggregation(keras.layers.Layer):
 
 
 class NTXent(keras.layers.Layer):
-    """-log softmax of the positive's similarity among the candidates' (paper, equation 8).
-
-    Args:
-        temperature: divisor of the similarities.
+    """-log softmax of the positive's similarity among the candidates', each divided by the
+    temperature (paper, equation 8).
     """
 
     def __init__(self, temperature=0.1, **kwargs):
@@ -201,14 +171,8 @@ class NTXent(keras.layers.Layer):
         self.temperature = temperature
 
     def call(self, similarity, candidate_mask):
-        """Computes the loss of every row.
-
-        Args:
-            similarity: float `[batch, candidates]`; column 0 is the positive.
-            candidate_mask: bool `[batch, candidates]`, True = a candidate.
-
-        Returns:
-            float `[batch]`.
+        """The loss of every row, float `[batch]`, from float `[batch, candidates]`, in which column
+        0 is the positive, and bool `[batch, candidates]`, True = a candidate.
         """
         # So far below every real logit, a cosine divided by the temperature, that exp gives 0.
         masked = ops.full((), -1e9, similarity.dtype)
@@ -217,13 +181,8 @@ class NTXent(keras.layers.Layer):
 
 
 def build_matching(dim: int, attention: TurnAttention | None = None) -> keras.Model:
-    """The similarity of contexts and candidates from encoded utterances, equation by equation.
-
-    See sections 4.2 to 4.4 of the paper.
-
-    Args:
-        dim: width of the token embeddings.
-        attention: weights the turns (I1); None for their mean (I2).
+    """The similarity of contexts and candidates from encoded utterances, equation by equation
+    (paper, sections 4.2 to 4.4), with an attention to weight the turns (I1) or their mean (I2).
 
     Returns:
         A functional model from
@@ -257,11 +216,7 @@ def build_matching(dim: int, attention: TurnAttention | None = None) -> keras.Mo
 
 @dataclasses.dataclass(frozen=True)
 class MatchingForm:
-    """How the turns of a context are combined.
-
-    Attributes:
-        attention: weights the turns (I1); None for their mean (I2).
-    """
+    """How the turns of a context are combined: weighted by an attention (I1), or by their mean."""
 
     attention: TurnAttention | None = None
 
@@ -297,10 +252,8 @@ def write_matching(folder: pathlib.Path, form: MatchingForm) -> None:
 
 
 def read_matching(folder: pathlib.Path) -> MatchingForm:
-    """Reads the form from an encoder's folder; the mean of the turns without an attention.
-
-    Raises:
-        InputError: a file is damaged, or names a matching that was removed.
+    """Reads the form from an encoder's folder; the mean of the turns without an attention. Raises
+    InputError if a file is damaged, or names a matching that was removed.
     """
     path = folder / MATCHING_FILE
     if path.is_file() and (kind := read_json_object(path).get("kind")) != "paper":

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 # The maps of each side, in order; empty without heads.
 HeadMaps = Mapping[str, tuple[AffineMap, ...]]
+_PARTS = ("hidden.kernel", "hidden.bias", "output.kernel", "output.bias")
 
 
 def list_head_maps(heads: Sequence["ProjectionHead"]) -> HeadMaps:
@@ -54,31 +55,24 @@ def project(embeddings: np.ndarray, maps: Sequence[AffineMap]) -> np.ndarray:
     return np.asarray(embeddings, np.float32)
 
 
-def _name_tensors(side: str) -> list[str]:
-    parts = ("hidden.kernel", "hidden.bias", "output.kernel", "output.bias")
-    return [f"{side}.{part}" for part in parts]
-
-
 def write_heads(folder: pathlib.Path, heads: HeadMaps) -> None:
     """Writes heads into an encoder's folder."""
     tensors: dict[str, np.ndarray] = {}
     for side, maps in heads.items():
         values = (value for step in maps for value in (step.matrix, step.bias))
-        tensors |= zip(_name_tensors(side), values, strict=True)
+        tensors |= zip((f"{side}.{part}" for part in _PARTS), values, strict=True)
     write_tensor_file(folder / HEADS_FILE, tensors, {})
 
 
 def read_heads(folder: pathlib.Path) -> HeadMaps:
-    """Reads the heads from an encoder's folder; empty if there are none.
-
-    Raises:
-        InputError: the file is damaged.
+    """Reads the heads from an encoder's folder, empty if there are none; raises InputError if the
+    file is damaged.
     """
     path = folder / HEADS_FILE
     if not path.is_file():
         return {}
     tensors = read_tensor_file(path)
     try:
-        return {side: _make_maps(*(tensors[x] for x in _name_tensors(side))) for side in SIDES}
+        return {side: _make_maps(*(tensors[f"{side}.{x}"] for x in _PARTS)) for side in SIDES}
     except (KeyError, TypeError) as error:
         raise InputError(f"{path}: expected the weights of projection heads: {error}") from error

@@ -90,18 +90,14 @@ class ContextPrediction(keras.layers.Layer):
         self.bias = self.add_weight(shape, initializer="zeros", name="bias")
 
     def call(self, table, table_before, padding_mask, response, context_index, turn_mask):
-        """Computes the loss of every utterance.
+        """The loss of every utterance, float `[batch]`: the mean over the real turns among `slots`,
+        from 0 to 2; 0 without any.
 
         Args:
             table, table_before: float `[utterances, tokens, dim]`, encoded by the trained encoder
                 and by the initial one.
-            padding_mask: bool `[utterances, tokens]`, True = real token.
+            padding_mask, context_index, turn_mask: see `build_matching`.
             response: int32 `[batch]`, places of the utterances in the table.
-            context_index: int32 `[batch, turns]`, places of the turns around each in the table.
-            turn_mask: bool `[batch, turns]`, True = real turn.
-
-        Returns:
-            float `[batch]`, the mean over the real turns among `slots`, from 0 to 2; 0 without any.
         """
         predicted = unit(ops.take(masked_mean(table, padding_mask), response, axis=0))
         predicted = ops.einsum("bd,sde->bse", predicted, self.rate * self.kernel)
@@ -115,13 +111,8 @@ class ContextPrediction(keras.layers.Layer):
 
 
 class AffineMaps(keras.layers.Layer):
-    """Applies affine maps to embeddings `[n, dim]`, one after another.
-
-    Used for sentence-transformers' Dense modules, projection heads and whitening. Each map is
-    computed in the dtype of its matrix.
-
-    Args:
-        maps: the maps in order, at least one.
+    """Applies affine maps to embeddings `[n, dim]`, one after another, each in the dtype of its
+    matrix: sentence-transformers' Dense modules, projection heads, whitening.
     """
 
     def __init__(self, maps: Sequence[AffineMap], **kwargs):

@@ -28,9 +28,6 @@ class GramSimilarity(keras.layers.Layer):
     embedding of a turn u and a response, ubar G / sqrt(d), depends only on the two texts, so the
     attention's network runs once for each pair of texts in the table. Memory grows as
     utterances^2 x dim and contexts x turns x tokens of the table.
-
-    Args:
-        attention: see `TurnAggregation`.
     """
 
     def __init__(self, attention=None, **kwargs):
@@ -38,16 +35,8 @@ class GramSimilarity(keras.layers.Layer):
         self.attention = attention
 
     def call(self, token_embeddings, padding_mask, context_index, turn_mask):
-        """Scores every row's context with every utterance of a table.
-
-        Args:
-            token_embeddings: float `[utterances, tokens, dim]`, the encoded table.
-            padding_mask: bool `[utterances, tokens]`, True = real token.
-            context_index: int32 `[batch, turns]`, row indices into the table.
-            turn_mask: bool `[batch, turns]`, True = real turn.
-
-        Returns:
-            float `[batch, utterances]`.
+        """Scores every row's context with every utterance of a table: float `[batch, utterances]`,
+        for the arguments see `build_matching`.
         """
         tokens = zero_padding(token_embeddings, padding_mask)
         means = masked_mean(tokens, padding_mask)
@@ -74,14 +63,11 @@ class GramSimilarity(keras.layers.Layer):
 
 
 class MeanCosineSimilarity(keras.layers.Layer):
-    """Cosine of a context's mean sentence embedding and an utterance's embedding, for all pairs.
+    """Cosine of a context's mean sentence embedding and an utterance's embedding, for all pairs:
+    not in the paper, an ablation of its matching.
 
-    Not in the paper: an ablation of its matching.
-
-    Args:
-        first_dims: only this many leading dimensions are compared; None for all.
-        heads: the `ProjectionHead` of contexts and that of responses, behind which the embeddings
-            are compared; empty for none.
+    It compares the `first_dims` leading dimensions, or all, behind the `ProjectionHead` of contexts
+    and that of responses if there are `heads`. Arguments and result are those of `GramSimilarity`.
     """
 
     def __init__(self, first_dims=None, heads=(), **kwargs):
@@ -90,7 +76,6 @@ class MeanCosineSimilarity(keras.layers.Layer):
         self.heads = list(heads)
 
     def call(self, token_embeddings, padding_mask, context_index, turn_mask):
-        """Arguments and result as in `GramSimilarity`."""
         means = masked_mean(token_embeddings[..., : self.first_dims], padding_mask)
         context = masked_mean(ops.take(means, context_index, axis=0), turn_mask)
         if self.heads:
@@ -147,15 +132,9 @@ class PairScore(keras.layers.Layer):
         self.output_bias = self.add_weight(name="output_bias", shape=(1,), initializer="zeros")
 
     def call(self, context, sentences, candidate_index):
-        """Scores the candidates of every row, and no other pairs.
-
-        Args:
-            context: float `[batch, dim]`, the u of every row.
-            sentences: float `[sentences, dim]`, the embeddings of all sentences.
-            candidate_index: int32 `[batch, candidates]`, indices of each row's v in `sentences`.
-
-        Returns:
-            float `[batch, candidates]`.
+        """Scores the candidates of every row, and no other pairs: float `[batch, candidates]` from
+        the u of every row, float `[batch, dim]`, the embeddings of all sentences, float
+        `[sentences, dim]`, and each row's v among them, int32 `[batch, candidates]`.
         """
         from_context = ops.matmul(context, self.context_kernel) + self.bias
         from_sentence = ops.matmul(sentences, self.candidate_kernel)

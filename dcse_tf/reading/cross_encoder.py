@@ -35,8 +35,6 @@ class Reader:
         read: maps a table, see `lay_out`, to "tokens", the flat list of all tokens that the reader
             computes, float32 `[cells, dim]`, and, unless these are the vectors of their first
             tokens, to "vectors", those of the sequences, `[texts, vector_dim]`.
-        dim: width of a token's vector.
-        vector_dim: width of a sequence's vector.
         token_embedding: the reader's embedding layer, to which a token-prediction head is tied.
         layer: the layer that holds its further weights: the embedding of speakers, or a matcher;
             None for a BERT without.
@@ -109,11 +107,7 @@ class PairHead(keras.layers.Layer):
     """A two-layer perceptron on the vector of a sequence (Xu et al. 2020, equation 1).
 
     With a tanh in between, it is BERT's pooler followed by a classifier, so a checkpoint's pooler
-    can initialise it.
-
-    Args:
-        dim: width of the hidden layer; 0 for a single layer.
-        classes: number of outputs.
+    can initialise it. `dim` is the width of the hidden layer; 0 for a single layer.
     """
 
     def __init__(self, dim, classes=1, **kwargs):
@@ -139,16 +133,11 @@ class PairHead(keras.layers.Layer):
 def build_pair_head(
     name: str, sizes: tuple[int, int], classes: int, seed: int, tensors: dict[str, Any]
 ) -> PairHead:
-    """A head on sequence vectors, initialised from a checkpoint's pooler if there is one.
+    """A head on sequence vectors, with weights drawn by the seed, or those of a checkpoint's pooler
+    if its tensors have one; that called "matching" also starts from the classifier.
 
-    A head with a single layer is initialised as a sum.
-
-    Args:
-        name: the head's name; that called "matching" also starts from the checkpoint's classifier.
-        sizes: width of a sequence's vector and of the hidden layer (0: a single layer).
-        classes: number of outputs.
-        seed: seed of the initial weights.
-        tensors: the checkpoint's tensors by name.
+    `sizes` are the widths of a sequence's vector and of the hidden layer; without one, the only
+    layer starts as a sum.
     """
     dim, hidden = sizes
     head = PairHead(hidden, classes, dtype="float32", name=name)
@@ -168,12 +157,8 @@ def build_pair_head(
 
 
 class TurnScores(keras.layers.Layer):
-    """Scores for which turn of a dialogue does not belong (Xu et al. 2020, equations 6 and 7).
-
-    A turn's vector concatenates the mean and the maximum of its tokens' vectors.
-
-    Args:
-        turns: the largest number of turns in a dialogue.
+    """Scores for which of a dialogue's turns, at most `turns`, does not belong (Xu et al. 2020,
+    equations 6 and 7). A turn's vector is the mean and the maximum of its tokens' vectors.
     """
 
     def __init__(self, turns, **kwargs):
@@ -186,16 +171,10 @@ class TurnScores(keras.layers.Layer):
         self.bias = self.add_weight(shape=(1,), initializer="zeros", name="bias")
 
     def call(self, tokens, turn_ids, labels):
-        """Scores the turns of dialogues.
-
-        Args:
-            tokens: float `[tokens, dim]`, the tokens of all turns.
-            turn_ids: int32 `[tokens]`, each token's dialogue x turns + turn.
-            labels: int32 `[dialogues]`; only the number of entries is used.
-
-        Returns:
-            float `[dialogues, turns]`; -1e9, to which a softmax gives 0, for a turn that a
-            dialogue does not have.
+        """Scores the turns of dialogues: float `[dialogues, turns]`, with -1e9, to which a softmax
+        gives 0, for a turn that a dialogue does not have; from the tokens of all turns, float
+        `[tokens, dim]`, int32 `[tokens]`, each token's dialogue x turns + turn, and int32
+        `[dialogues]`, of which only the number of entries is used.
         """
         segments = ops.shape(labels)[0] * self.turns
         ones = ops.ones_like(turn_ids, dtype="float32")
@@ -236,19 +215,6 @@ class ReaderScorer(tf.Module):
         return self._head(found.get("vectors", first))
 
 
-def _name_tensors(
-    backbone: keras_hub.models.BertBackbone, head: PairHead, speakers: keras.layers.Embedding | None
-) -> dict[str, np.ndarray]:
-    """The tensors of a BERT, with a head's hidden layer as its pooler, by HuggingFace's names; the
-    speakers' has a name that no class of HuggingFace has.
-    """
-    tensors = weights.to_tensors(weights.backbone_weights(backbone))
-    if speakers:
-        tensors[SPEAKER_TABLE] = speakers.embeddings.numpy()
-    tensors |= _name_dense(POOLER, head.hidden)
-    return {f"bert.{name}": value for name, value in tensors.items()}
-
-
 def _name_dense(name: str, layer: keras.layers.Dense) -> dict[str, np.ndarray]:
     kernel = np.ascontiguousarray(layer.kernel.numpy().T)
     return {f"{name}.weight": kernel, f"{name}.bias": layer.bias.numpy()}
@@ -259,25 +225,24 @@ def write_cross_encoder(
     backbone: keras_hub.models.BertBackbone,
     head: PairHead,
     speakers: keras.layers.Embedding | None,
+    masked_lm: keras_hub.layers.MaskedLMHead | None = None,
 ) -> None:
-    """Writes `model.safetensors` with the names of HuggingFace's BertForSequenceClassification."""
-    classifier = _name_dense(CLASSIFIER, head.output_layer)
-    weights.write_tensors(folder, _name_tensors(backbone, head, speakers) | classifier)
+    """Writes `model.safetensors` with the names of HuggingFace's BertForSequenceClassification, or
+    with a prediction head those of BertForMaskedLM and a pooler: the output layer of `head`, whose
+    classes are then specific to post-training, is left out.
 
-
-def write_post_trained(
-    folder: pathlib.Path,
-    backbone: keras_hub.models.BertBackbone,
-    pairs: PairHead,
-    masked_lm: keras_hub.layers.MaskedLMHead,
-    speakers: keras.layers.Embedding | None,
-) -> None:
-    """Writes `model.safetensors` with the names of HuggingFace's BertForMaskedLM, and a pooler.
-
-    The output layer of `pairs`, whose classes are specific to post-training, is left out.
+    The pooler is the hidden layer of `head`. No class of HuggingFace has the speakers' name.
     """
-    head = weights.to_tensors(weights.masked_lm_head_weights(masked_lm))
-    weights.write_tensors(folder, _name_tensors(backbone, pairs, speakers) | head)
+    tensors = weights.to_tensors(weights.backbone_weights(backbone))
+    if speakers:
+        tensors[SPEAKER_TABLE] = speakers.embeddings.numpy()
+    tensors |= _name_dense(POOLER, head.hidden)
+    tensors = {f"bert.{name}": value for name, value in tensors.items()}
+    if masked_lm:
+        tensors |= weights.to_tensors(weights.masked_lm_head_weights(masked_lm))
+    else:
+        tensors |= _name_dense(CLASSIFIER, head.output_layer)
+    weights.write_tensors(folder, tensors)
 
 
 def build_head(tensors: Mapping[str, np.ndarray]) -> PairHead:

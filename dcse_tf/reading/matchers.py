@@ -30,14 +30,11 @@ _EMBEDDING_STDDEV = 1.0
 class Segments:
     """Where the two segments of a table's rows are, and tables of either segment alone.
 
-    A row is one segment, or two without a gap, then padding, see `dcse_tf.bert.pairs`.
-
-    Args:
-        segment_ids: int32 `[rows, tokens]`, 0 in the first segment and 1 in the second.
-        padding_mask: bool `[rows, tokens]`, True = real token; there is at least one column.
+    A row is one segment, or two without a gap, then padding, see `dcse_tf.bert.pairs`: int32
+    `[rows, tokens]`, 0 in the first segment and 1 in the second, and bool `[rows, tokens]`, True =
+    real token, with at least one column.
 
     Attributes:
-        padding_mask: as given.
         lengths: int32 `[rows]` for each of the two segments.
         masks: bool `[rows, n]` and `[rows, m]`, True = real token. A table is as wide as its
             longest segment; if no row has one, it is a single column of padding.
@@ -152,7 +149,6 @@ class DualLSTM(_LSTMMatcher):
 
     The arguments are those of `build_matcher`; the seed is that of the dropout on the token vectors
     (the paper has none), unless a trainer sets its state.
-
     """
 
     architecture = "dual_lstm"
@@ -179,11 +175,8 @@ class DualLSTM(_LSTMMatcher):
         return {"pair": pair, "tokens": segments.join(tables)}
 
     def name_weights(self):
-        return {
-            **super().name_weights(),
-            **_name_lstm("lstm", self.lstm),
-            "matching": self.matching,
-        }
+        lstm = _name_lstm("lstm", self.lstm)
+        return {**super().name_weights(), **lstm, "matching": self.matching}
 
 
 class ESIM(_LSTMMatcher):
@@ -204,7 +197,6 @@ class ESIM(_LSTMMatcher):
 
     The arguments are those of `build_matcher`. The hidden width is that of each direction's state
     and of the ReLU layer; dropout is on the token vectors, after the ReLU and on "pair".
-
     """
 
     architecture = "esim"
@@ -256,9 +248,7 @@ class ESIM(_LSTMMatcher):
             lstm = getattr(self, name)
             names |= _name_lstm(f"{name}.forward", lstm.forward_layer)
             names |= _name_lstm(f"{name}.backward", lstm.backward_layer)
-        names["projection.kernel"] = self.projection.kernel
-        names["projection.bias"] = self.projection.bias
-        return names
+        return names | {f"projection.{x}": getattr(self.projection, x) for x in ("kernel", "bias")}
 
 
 def _align(
@@ -294,19 +284,11 @@ def build_matcher(
     hidden_dim: int = 300,
     dropout: float = 0.1,
 ) -> DualLSTM | ESIM:
-    """A matching model with random weights.
+    """A matching model, "dual_lstm" or "esim", with weights drawn by (seed, position).
 
-    The default sizes are those of both papers' code (github.com/npow/ubottu and
-    github.com/alibaba/esim-response-selection); the text of Lowe et al. has 200 hidden units.
-    That code has no dropout in DualLSTM and drops half in ESIM.
-
-    Args:
-        architecture: "dual_lstm" or "esim".
-        vocabulary_size: number of entries in the vocabulary; entry 0 is padding.
-        seed: seed of the weights; each weight depends on the seed and its position alone.
-        embedding_dim: width of the token vectors.
-        hidden_dim: width of an LSTM's state.
-        dropout: probability of dropout while training.
+    The default sizes, of the token vectors and of an LSTM's state, are those of both papers' code
+    (github.com/npow/ubottu and github.com/alibaba/esim-response-selection); the text of Lowe et al.
+    has 200 hidden units. That code has no dropout in DualLSTM and drops half in ESIM.
 
     Raises:
         InputError: the architecture is unknown.
@@ -348,19 +330,15 @@ def _initialize(matcher: _LSTMMatcher, seed: int) -> None:
 def write_matcher(
     folder: pathlib.Path, matcher: DualLSTM | ESIM, head: Sequence[keras.Variable] = ()
 ) -> None:
-    """Writes `matcher.json` and `model.safetensors` to an existing folder, with the weights of a
-    head as "head.0" and so on; raises OutputError if it cannot.
-    """
+    """Writes `matcher.json` and `model.safetensors`, with a head's weights as "head.0" and on."""
     write_json(folder / MATCHER_FILE, matcher.settings(), sort_keys=True)
     named = {**matcher.name_weights(), **{f"head.{i}": value for i, value in enumerate(head)}}
     weights.write_tensors(folder, {name: value.numpy() for name, value in named.items()})
 
 
 def read_matcher(folder: pathlib.Path) -> DualLSTM | ESIM:
-    """Reads the model that `write_matcher` wrote.
-
-    Raises:
-        InputError: a file is missing or damaged, or the weights do not fit the settings.
+    """Reads the model that `write_matcher` wrote; raises InputError if a file is missing or broken,
+    or the weights do not fit the settings.
     """
     settings = read_matcher_settings(folder)
     try:

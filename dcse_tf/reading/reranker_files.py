@@ -44,15 +44,9 @@ def is_reranker(folder: pathlib.Path) -> bool:
     return (folder / RERANKER_FILE).is_file()
 
 
-def read_settings(path: pathlib.Path, least: Mapping[str, Any]) -> dict[str, Any]:
-    """Reads the settings of a JSON file.
-
-    Args:
-        path: the file.
-        least: for each setting a value of its type, which is the least of a number.
-
-    Raises:
-        InputError: the file or a setting is missing, or a setting is invalid.
+def _read_settings(path: pathlib.Path, least: Mapping[str, Any]) -> dict[str, Any]:
+    """Reads the settings of a JSON file, with for each a value of its type, which is the least of a
+    number; raises InputError if the file or a setting is missing, or a setting is invalid.
     """
     content = read_json_object(path)
     for name, bound in least.items():
@@ -64,15 +58,15 @@ def read_settings(path: pathlib.Path, least: Mapping[str, Any]) -> dict[str, Any
 
 
 def read_reranker_settings(folder: pathlib.Path) -> RerankerSettings:
-    """Reads reranker.json; for errors see `read_settings`."""
+    """Reads reranker.json; for errors see `_read_settings`."""
     # [CLS] and [SEP] in the first segment, [SEP] in the second, and one token of text in each.
     least = {"architecture": "", "first_tokens": 3, "second_tokens": 2, "speakers": False}
-    return RerankerSettings(**read_settings(folder / RERANKER_FILE, least))
+    return RerankerSettings(**_read_settings(folder / RERANKER_FILE, least))
 
 
 def read_matcher_settings(folder: pathlib.Path) -> dict[str, Any]:
-    """Reads matcher.json; for errors see `read_settings`."""
-    return read_settings(folder / MATCHER_FILE, LEAST_OF_MATCHER)
+    """Reads matcher.json; for errors see `_read_settings`."""
+    return _read_settings(folder / MATCHER_FILE, LEAST_OF_MATCHER)
 
 
 def write_reranker_settings(folder: pathlib.Path, settings: RerankerSettings) -> None:

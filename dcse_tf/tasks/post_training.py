@@ -75,10 +75,11 @@ class PostTrainingOptions(SequenceOptions, MaskingOptions):
         return [SegmentPairs(setup, 1.0), MaskedLmOfPairs(setup, 1.0)]
 
     def write_encoder(self, objective: "Objective", folder: pathlib.Path) -> None:
-        from dcse_tf.reading.cross_encoder import write_post_trained
+        from dcse_tf.reading.cross_encoder import write_cross_encoder
 
-        heads = objective.find_head("pairs"), objective.find_head("masked_lm")
-        write_post_trained(folder, objective.setup.backbone, *heads, objective.reader.layer)
+        pairs, masked_lm = objective.find_head("pairs"), objective.find_head("masked_lm")
+        speakers, backbone = objective.reader.layer, objective.setup.backbone
+        write_cross_encoder(folder, backbone, pairs, speakers, masked_lm)
         # The class that finds all its weights here. It has no pooler and ignores the one written.
         objective.write_config(folder, architectures=["BertForMaskedLM"])
         objective.write_tokenization(folder)
