@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 import pathlib
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -29,12 +28,9 @@ class TokenCentering(keras.layers.Layer):
     If all token embeddings point in almost the same direction, every candidate's context-aware
     embedding is parallel to its context-free one, and the objective has nothing to learn from.
     Removing the common component avoids this. As in batch normalisation, the mean is that of the
-    batch (over all devices) while training, and a running average afterwards. Subtracting a
-    constant from the output of the last layer norm equals changing its bias, so a trained encoder
-    includes the centring in its weights.
-
-    Args:
-        momentum: momentum of the running average; 0.99 averages over about a hundred steps.
+    batch (over all devices) while training, and a running average afterwards, over about a hundred
+    steps by default. Subtracting a constant from the output of the last layer norm equals changing
+    its bias, so a trained encoder includes the centring in its weights.
     """
 
     def __init__(self, momentum=0.99, **kwargs):
@@ -119,10 +115,11 @@ def build_backbone(
     )
     # The constructor accepts neither epsilon nor activation, but layers read both when called.
     backbone.embeddings_layer_norm.epsilon = config["layer_norm_eps"]
+    gelu = functools.partial(keras.activations.gelu, approximate=approximates_gelu(config))
     for layer in backbone.transformer_layers:
         layer._self_attention_layer_norm.epsilon = config["layer_norm_eps"]
         layer._feedforward_layer_norm.epsilon = config["layer_norm_eps"]
-        layer._feedforward_intermediate_dense.activation = make_gelu(approximates_gelu(config))
+        layer._feedforward_intermediate_dense.activation = gelu
         attention = layer._self_attention_layer
         for name in ("query_dense", "key_dense", "value_dense", "output_dense"):
             getattr(attention, name).__class__ = ProjectionOfAllTokens
@@ -130,16 +127,14 @@ def build_backbone(
 
 
 class ProjectionOfAllTokens(keras.layers.EinsumDense):
-    """A projection of Keras' attention, computed as one product for the tokens of all rows.
+    """A projection of Keras' attention, computed as one product for the tokens of all rows: from
+    float `[rows, tokens, dim]` to heads, `[rows, tokens, heads, width]`, or back.
 
     Keras multiplies every row with the kernel by itself, which on CPUs took half as long again, and
     the kernel's gradient is then the sum of one for each row.
     """
 
     def call(self, inputs, training=None):
-        """Projects tokens, float `[rows, tokens, dim]`, to heads, `[rows, tokens, heads, width]`,
-        or the heads' results back.
-        """
         summed = len(inputs.shape) - 2
         ends = self.kernel.shape[summed:]
         size = math.prod(self.kernel.shape[:summed])
@@ -150,21 +145,14 @@ class ProjectionOfAllTokens(keras.layers.EinsumDense):
         return ops.reshape(x, (*ops.shape(inputs)[:2], *ends))
 
 
-def make_gelu(approximate: bool) -> Callable[[Any], Any]:
-    """GELU: approximated with tanh, or exact with erf."""
-    return functools.partial(keras.activations.gelu, approximate=approximate)
-
-
 def load_backbone(
     folder: pathlib.Path,
     dropout: float = 0.0,
     compute_dtype: str = "float32",
     vocabulary: Vocabulary | None = None,
 ) -> keras_hub.models.BertBackbone:
-    """Loads a BERT with the weights of a checkpoint folder; see `build_backbone`.
-
-    If a vocabulary is given that has more entries than the checkpoint, the additional ones start as
-    copies of [SEP]'s.
+    """Loads a BERT with the weights of a checkpoint folder; see `build_backbone`. Entries that a
+    given vocabulary has beyond the checkpoint's start as copies of [SEP]'s.
 
     Raises:
         InputError: the folder does not hold a complete BERT.
@@ -213,16 +201,13 @@ def initialize_weights(weights: list[keras.Variable], seed: int, stddev: float =
 
 def freeze(backbone: keras_hub.models.BertBackbone, layers: int, embeddings: bool) -> None:
     """Marks the bottom of a BERT as not trainable (paper, section 5.3): a number of transformer
-    layers, -1 for half of them, and, if asked for, the embedding layers.
-
-    Raises:
-        InputError: the BERT has fewer layers.
+    layers, -1 for half of them, and, if asked for, the embedding layers. Raises InputError if the
+    BERT has fewer layers.
     """
-    count = backbone.num_layers // 2 if layers < 0 else layers
-    if count > backbone.num_layers:
-        raise InputError(
-            f"`freeze_layers`={count}: the encoder has only {backbone.num_layers} layers"
-        )
+    most = backbone.num_layers
+    count = most // 2 if layers < 0 else layers
+    if count > most:
+        raise InputError(f"`freeze_layers`={count}: the encoder has only {most} layers")
     frozen = backbone.transformer_layers[:count]
     if embeddings:
         frozen += [backbone.token_embedding, backbone.position_embedding]
@@ -237,16 +222,13 @@ def add_adapters(backbone: keras_hub.models.BertBackbone, rank: int, seed: int) 
     They initially change nothing, since their second factor is zero; the first is drawn by the
     seed. Reading a kernel, also to write a checkpoint folder, gives it with the adapter merged in.
     """
-    layers = [layer for layer in backbone.transformer_layers if layer.trainable]
+    layers = [x._self_attention_layer for x in backbone.transformer_layers if x.trainable]
     for variable in backbone.variables:
         variable.trainable = False
-    first = []
-    for layer in layers:
-        attention = layer._self_attention_layer
-        for dense in (attention.query_dense, attention.value_dense):
-            dense.enable_lora(rank)
-            first.append(dense.lora_kernel_a)
-    initialize_weights(first, seed)
+    adapted = [dense for layer in layers for dense in (layer.query_dense, layer.value_dense)]
+    for dense in adapted:
+        dense.enable_lora(rank)
+    initialize_weights([dense.lora_kernel_a for dense in adapted], seed)
 
 
 def run_layers(
@@ -312,7 +294,7 @@ def build_masked_lm_head(
     """
     import keras_hub
 
-    activation, epsilon = make_gelu(True), 1e-12
+    activation, epsilon = functools.partial(keras.activations.gelu, approximate=True), 1e-12
     if backbone:
         activation = backbone.transformer_layers[0]._feedforward_intermediate_dense.activation
         epsilon = float(backbone.embeddings_layer_norm.epsilon)
@@ -328,23 +310,19 @@ def build_masked_lm_head(
 
 def own_variables(head: keras_hub.layers.MaskedLMHead) -> list[keras.Variable]:
     """The head's trainable variables except the token embedding, which is the encoder's."""
-    tied = head.token_embedding.embeddings
-    return [variable for variable in head.trainable_variables if variable is not tied]
+    return [x for x in head.trainable_variables if x is not head.token_embedding.embeddings]
 
 
 def shrink_logits(head: keras_hub.layers.MaskedLMHead, factor: float) -> None:
     """Multiplies the scale of the head's layer norm, and so its logits except for their bias."""
-    for variable in own_variables(head):
-        if variable.name == "gamma":
-            variable.assign(variable * factor)
+    gamma = head._intermediate_layer_norm.gamma
+    gamma.assign(gamma * factor)
 
 
 def load_masked_lm_head(head: keras_hub.layers.MaskedLMHead, tensors: dict, source: str) -> bool:
     """Loads the prediction head of a checkpoint's tensors, which errors call `source`, and returns
     whether there is one. A sentence encoder has none; the head is then trained from random weights.
-
-    Raises:
-        InputError: part of the head is missing or has the wrong shape.
+    Raises InputError if part of the head is missing or has the wrong shape.
     """
     pairs = list(bert_weights.masked_lm_head_weights(head))
     if not any(pair.name in tensors for pair in pairs):

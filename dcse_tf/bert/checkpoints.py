@@ -26,16 +26,13 @@ MATCHING_FILE, ATTENTION_FILE = "matching.json", "turn_attention.safetensors"
 HEADS_FILE = "heads.safetensors"
 _LENGTH_FILE = "sentence_bert_config.json"
 _TOKENIZER_SETTINGS = "tokenizer_config.json"
-# The first that exists has the vocabulary, see `dcse_tf.bert.tokenizer`.
-_VOCABULARY_FILES = ("vocab.txt", "tokenizer.json", "sentencepiece.bpe.model", "vocab.json")
-_TOKENIZER_FILES = (*_VOCABULARY_FILES, _TOKENIZER_SETTINGS, "merges.txt")
+# The first that exists has the vocabulary, see `read_vocabulary` of `dcse_tf.bert.tokenizer`.
+VOCABULARY_FILES = ("vocab.txt", "tokenizer.json", "sentencepiece.bpe.model", "vocab.json")
+_TOKENIZER_FILES = (*VOCABULARY_FILES, _TOKENIZER_SETTINGS, "merges.txt")
 # Besides the tokenizer and the weights, what an encoder consists of.
 _OWN_FILES = (RERANKER_FILE, MATCHER_FILE, MATCHING_FILE)
-_FURTHER_FILES = (
-    *("config.json", *_OWN_FILES, ATTENTION_FILE, HEADS_FILE, _LENGTH_FILE),
-    "baseline*",
-)
-_WEIGHT_FILES = ("model*.safetensors",)
+_FURTHER_FILES = ("config.json", *_OWN_FILES, ATTENTION_FILE, HEADS_FILE, _LENGTH_FILE, "baseline*")
+_WEIGHT_FILE = "model*.safetensors"
 _NO_LIMIT = 10**6  # transformers writes 10^30 where there is none
 # HuggingFace's names for GELU computed with erf and for its tanh approximation.
 _EXACT_GELU, _TANH_GELU = ("gelu",), ("gelu_new", "gelu_pytorch_tanh")
@@ -46,20 +43,17 @@ _SIZES = (
 
 
 def resolve_checkpoint(name: str, flag: str, weights: bool = True) -> pathlib.Path:
-    """The folder of the checkpoint that a flag names.
+    """The folder of the checkpoint that a flag, named by errors, names; if it needs `weights`, or
+    else only a vocabulary.
 
-    Args:
-        name: one of: a folder with config.json, a vocabulary (see `read_vocabulary` of
-            `dcse_tf.bert.tokenizer`) and safetensors; a sentence-transformers folder; a run
-            directory; package:NAME, an installed Python package with such a folder inside; a
-            name on the hub.
-        flag: the flag's name, for error messages.
-        weights: whether weights are needed, or only the vocabulary.
+    A name is one of: a folder with config.json, a vocabulary (see `read_vocabulary` of
+    `dcse_tf.bert.tokenizer`) and safetensors; a sentence-transformers folder; a run directory;
+    package:NAME, an installed Python package with such a folder inside; a name on the hub.
 
     Raises:
         InputError: there is no checkpoint, or the hub cannot be reached.
     """
-    marks = ("config.json",) if weights else _VOCABULARY_FILES
+    marks = ("config.json",) if weights else VOCABULARY_FILES
     if name.startswith("package:"):
         package = find_package(name.removeprefix("package:"))
         found = [path for mark in (*marks, MODULES_FILE) for path in package.rglob(mark)]
@@ -74,12 +68,12 @@ def resolve_checkpoint(name: str, flag: str, weights: bool = True) -> pathlib.Pa
 
     is_path = name.startswith(("package:", ".", "/")) or name.count("/") > 1
     if is_path or pathlib.Path(name).exists():
-        wanted = "config.json and *.safetensors" if weights else " or ".join(_VOCABULARY_FILES)
+        wanted = "config.json and *.safetensors" if weights else " or ".join(VOCABULARY_FILES)
         raise InputError(
             f"`{flag}`={name}: expected a checkpoint folder with {wanted}, or a "
             f"run directory with a trained one in {ENCODER_FOLDER}/"
         )
-    files = [*_TOKENIZER_FILES, *((*_FURTHER_FILES, *_WEIGHT_FILES) if weights else ())]
+    files = [*_TOKENIZER_FILES, *((*_FURTHER_FILES, _WEIGHT_FILE) if weights else ())]
     # A sentence-transformers model on the hub may have its transformer in a folder such as 0_BERT.
     files += [MODULES_FILE, PROMPTS_FILE, *(f"?_*/{file}" for file in files)]
     import huggingface_hub
@@ -98,7 +92,7 @@ def copy_checkpoint(source: pathlib.Path, target: pathlib.Path, weights: bool = 
     """Copies the files of a checkpoint folder that define an encoder to an existing folder; if
     asked for, also the BERT's weights and the tokenizer, whose token ids they follow.
     """
-    rest = (*_WEIGHT_FILES, *_TOKENIZER_FILES, PROMPTS_FILE) if weights else ()
+    rest = (_WEIGHT_FILE, *_TOKENIZER_FILES, PROMPTS_FILE) if weights else ()
     for path in {path for each in (*_FURTHER_FILES, *rest) for path in source.glob(each)}:
         shutil.copyfile(path, target / path.name)
 
@@ -116,16 +110,12 @@ def hash_files(folder: pathlib.Path) -> dict[str, str]:
 
 
 def approximates_gelu(config: Mapping[str, Any]) -> bool:
-    """Whether a BERT, by its configuration from `read_config`, computes GELU with tanh, as BERT's
-    first code did, and not with erf.
-    """
+    """Whether a BERT computes GELU with tanh, as BERT's first code did, and not with erf."""
     return config["hidden_act"] in _TANH_GELU
 
 
 def find_padding(folder: pathlib.Path) -> int:
-    """The padding's id in a checkpoint's own numbering; 0 if there is no tokenizer. Raises
-    InputError if the tokenizer's file cannot be read.
-    """
+    """The padding's id in a checkpoint's own numbering; 0 if there is no tokenizer."""
     path = folder / "vocab.txt"
     if path.is_file():
         with path.open("rb") as file:
@@ -133,7 +123,7 @@ def find_padding(folder: pathlib.Path) -> int:
     path = folder / "tokenizer.json"
     if not path.is_file():
         # The vocabularies of XLM-R and RoBERTa begin with <s>, <pad>.
-        return int(any((folder / name).is_file() for name in _VOCABULARY_FILES))
+        return int(any((folder / name).is_file() for name in VOCABULARY_FILES))
     try:
         with path.open("rb") as file:  # the vocabulary's many entries come after these
             added = ijson.items(file, "added_tokens.item")
@@ -144,12 +134,8 @@ def find_padding(folder: pathlib.Path) -> int:
 
 
 def read_config(folder: pathlib.Path) -> dict[str, Any]:
-    """Reads config.json as a BERT's configuration, see `dcse_tf.bert.families`.
-
-    Missing `hidden_act` and `layer_norm_eps` get their defaults.
-
-    Raises:
-        InputError: the architecture or a setting is not supported.
+    """Reads config.json as a BERT's configuration, see `dcse_tf.bert.families`. Raises InputError
+    if the architecture or a setting is not supported.
     """
     path = folder / "config.json"
     config = read_json_object(path)
@@ -163,9 +149,9 @@ def read_config(folder: pathlib.Path) -> dict[str, Any]:
     for key in _SIZES:
         size = config.get(key)
         if type(size) is not int or not 1 <= size < 2**31:
+            found = f", found {size!r:.40}" if key in config else ""
             raise InputError(
-                f"{path}: expected the configuration of a BERT, with {key} of 1 or more"
-                + (f", found {size!r:.40}" if key in config else "")
+                f"{path}: expected the configuration of a BERT, with {key} of 1 or more{found}"
             )
     if config["hidden_size"] % config["num_attention_heads"]:
         raise InputError(f"{path}: hidden_size is not divisible by num_attention_heads")
@@ -186,10 +172,8 @@ def read_config(folder: pathlib.Path) -> dict[str, Any]:
 def read_max_sequence_length(folder: pathlib.Path, default: int = 128) -> int:
     """The sequence length in tokens from sentence-transformers' settings; `default` without them.
 
-    Since version 6 the library keeps the length in the tokenizer's settings.
-
-    Raises:
-        InputError: neither file gives a length.
+    Since version 6 the library keeps the length in the tokenizer's settings. Raises InputError if
+    neither file gives one.
     """
     path = folder / _LENGTH_FILE
     if not path.is_file():
@@ -206,15 +190,9 @@ def read_max_sequence_length(folder: pathlib.Path, default: int = 128) -> int:
 
 
 def write_max_sequence_length(folder: pathlib.Path, length: int, pooler: bool = False) -> None:
-    """Writes sentence-transformers' settings.
-
-    Args:
-        folder: the encoder's folder.
-        length: maximum length in tokens, including [CLS] and [SEP].
-        pooler: whether the weights include BERT's pooler. If not, the settings say so; otherwise
-            the library would warn that it initialises one at random.
+    """Writes sentence-transformers' settings: the longest length in tokens, including [CLS] and
+    [SEP], and that there is no pooler, or the library would warn that it initialises one at random.
     """
-    settings: dict[str, Any] = {"max_seq_length": length, "do_lower_case": False}
-    if not pooler:
-        settings["model_args"] = {"add_pooling_layer": False}
-    write_json(folder / _LENGTH_FILE, settings)
+    settings = {"max_seq_length": length, "do_lower_case": False}
+    without = {} if pooler else {"model_args": {"add_pooling_layer": False}}
+    write_json(folder / _LENGTH_FILE, settings | without)

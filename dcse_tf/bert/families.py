@@ -26,19 +26,12 @@ BUCKETS, FARTHEST = 32, 128
 
 
 class Family(NamedTuple):
-    """An architecture.
+    """An architecture."""
 
-    Attributes:
-        prefix: prefix of its tensors' names in a model with a head.
-        keys: BERT's key of the configuration -> its own.
-        names: part of its tensors' names -> what gives BERT's name.
-        skipped: maps its configuration to the number of unused rows at the start of the position
-            table.
-    """
-
-    prefix: str
-    keys: Mapping[str, str] = {}
-    names: Mapping[str, str] = {}
+    prefix: str  # of its tensors' names in a model with a head
+    keys: Mapping[str, str] = {}  # BERT's key of the configuration -> its own
+    names: Mapping[str, str] = {}  # part of its tensors' names -> what gives BERT's name
+    # Maps its configuration to the number of unused rows at the start of the position table.
     skipped: Callable[[Mapping[str, Any]], int] = lambda config: 0
 
 
@@ -89,9 +82,7 @@ _MPNET_LAYER = {
     ".attention.LayerNorm.": ".attention.output.LayerNorm.",
 }
 _MPNET_SKIPPED = 2  # whatever the configuration says
-_MPNET = Family(
-    "mpnet.", names={**_MPNET_LAYER, **_ROBERTA.names}, skipped=lambda _: _MPNET_SKIPPED
-)
+_MPNET = Family("mpnet.", {}, {**_MPNET_LAYER, **_ROBERTA.names}, lambda _: _MPNET_SKIPPED)
 # By HuggingFace's `model_type`.
 FAMILIES: dict[str, Family] = {
     "bert": Family("bert."),
@@ -103,10 +94,8 @@ FAMILIES: dict[str, Family] = {
 
 
 def convert_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts the content of an encoder's config.json to a BERT's configuration.
-
-    A BERT's own is only left without a number of buckets of distance. Missing or invalid sizes are
-    checked by the reader of the result.
+    """Converts the content of an encoder's config.json to a BERT's configuration; a BERT's own is
+    only left without a number of buckets of distance.
     """
     name = config.get("model_type", "bert")
     family = FAMILIES[name]
@@ -128,9 +117,7 @@ def convert_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def convert_tensors(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> Tensors:
-    """Converts an encoder's tensors, with the content of its config.json, to BERT's under BERT's
-    names without "bert.".
-    """
+    """Converts an encoder's tensors to BERT's under BERT's names without "bert."."""
     family = FAMILIES.get(config.get("model_type", "bert"), FAMILIES["bert"])
     result = _rename(
         {name.removeprefix(family.prefix): value for name, value in tensors.items()},
@@ -153,9 +140,7 @@ def _rename(tensors: Mapping[str, np.ndarray], names: Mapping[str, str]) -> Tens
 
 
 def is_relative(config: Mapping[str, Any]) -> bool:
-    """Whether a BERT, by its configuration from `convert_config`, is an MPNet, whose attention adds
-    a bias by distance.
-    """
+    """Whether a BERT is an MPNet, whose attention adds a bias by distance."""
     return RELATIVE_BUCKETS in config
 
 
@@ -174,17 +159,13 @@ def make_mpnet(config: Mapping[str, Any], tensors: Tensors) -> tuple[dict[str, A
 
 
 def bucket_distances(distances: np.ndarray) -> np.ndarray:
-    """T5's buckets of distances.
+    """T5's buckets of int distances, position of the key minus position of the query.
 
     Half of the buckets are for preceding tokens and half for following ones. In each half, eight
-    buckets hold a single distance, and the others grow logarithmically up to `FARTHEST`.
-
-    Of int distances, position of the key minus position of the query: 0, -7, 7, -8, 11 and 1,000
-    give 0, 7, 23, 8, 24 and 31.
+    buckets hold a single distance, and the others grow logarithmically up to `FARTHEST`: 0, -7, 7,
+    -8, 11 and 1,000 give 0, 7, 23, 8, 24 and 31.
     """
-    half = BUCKETS // 2
-    exact = half // 2
-    far = np.abs(distances)
+    half, exact, far = BUCKETS // 2, BUCKETS // 4, np.abs(distances)
     octaves = np.log2(np.maximum(far, exact) / exact) / np.log2(FARTHEST / exact)
     wide = exact + (octaves * (half - exact)).astype(int)
     return np.where(far < exact, far, np.minimum(wide, half - 1)) + half * (distances > 0)

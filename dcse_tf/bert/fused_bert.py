@@ -23,9 +23,7 @@ class FusedBert(tf.Module):
     bfloat16; residuals, layer norms and the output stay float32.
 
     Args:
-        tensors: the weights, see `read_bert_tensors`; with `SPEAKER_TABLE` if the BERT has speaker
-            embeddings, with `RELATIVE_BIAS` for an MPNet, and for `score` with `head_shapes`.
-        config: the configuration, see `read_config`.
+        tensors, config: see `read_bert_tensors`; for `score` with `head_shapes`.
         compute_dtype: "float32" or "bfloat16".
         hold: makes a weight from an array and a dtype; a constant by default, or variables if a
             SavedModel is to be written.
@@ -93,17 +91,12 @@ class FusedBert(tf.Module):
     def __call__(
         self, inputs: dict[str, tf.Tensor], training: bool = False, first_only: bool = False
     ) -> tf.Tensor:
-        """Token embeddings, the same as those of `build_bert_encoder`'s model; without dropout.
+        """Token embeddings, those of `build_bert_encoder`'s model: float32 `[utterances, tokens,
+        dim]`, or `[utterances, 1, dim]` if the last layer is computed for the first tokens alone.
 
-        Args:
-            inputs: token_ids int32 and padding_mask bool (True = real token), both
-                `[utterances, tokens]`. In the same shape, int32: segment_ids (all 0 if missing)
-                and, if the BERT has speaker embeddings, speaker_ids.
-            training: must be False.
-            first_only: whether the last layer is computed for the first tokens alone, as queries.
-
-        Returns:
-            float32 `[utterances, tokens, dim]`; with `first_only` `[utterances, 1, dim]`.
+        The inputs are token_ids int32 and padding_mask bool (True = real token), both `[utterances,
+        tokens]`, and in the same shape, int32, segment_ids (all 0 if missing) and, if the BERT has
+        speaker embeddings, speaker_ids.
         """
         if training:
             raise ValueError("FusedBert is for inference")
@@ -124,9 +117,9 @@ class FusedBert(tf.Module):
             distances = tf.clip_by_value(places - places[:, tf.newaxis], -FARTHEST, FARTHEST)
             bias += tf.gather(self._relative, distances + FARTHEST, axis=1)
 
-        for layer in self._layers[:-1]:
-            x = self._run_layer(x, layer, bias, tokens)
-        x = self._run_layer(x, self._layers[-1], bias, tokens, first_only)
+        for layer in self._layers:
+            first = first_only and layer is self._layers[-1]
+            x = self._run_layer(x, layer, bias, tokens, first)
         return tf.reshape(x, tf.stack([-1, 1 if first_only else tokens, self.dim]))
 
     def score(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -138,18 +131,13 @@ class FusedBert(tf.Module):
         return tf.squeeze(_dense(pooled, classifier), 1)
 
     def _run_layer(
-        self,
-        x: tf.Tensor,
-        layer: dict[str, Any],
-        bias: tf.Tensor,
-        tokens: tf.Tensor,
-        first_only: bool = False,
+        self, x: tf.Tensor, layer: dict[str, Any], bias: tf.Tensor, tokens: tf.Tensor, first: bool
     ) -> tf.Tensor:
-        """One layer on all tokens, float32 `[all tokens, dim]`; for the rest, see `__call__`."""
+        """One layer on all tokens, float32 `[all tokens, dim]`, or as queries the first alone."""
         shape = tf.stack([-1, tokens, 3, self._heads, self.dim // self._heads])
         parts = tf.reshape(_dense(x, layer["query_key_value"]), shape)
         query, key, value = tf.unstack(tf.transpose(parts, [2, 0, 3, 1, 4]))
-        if first_only:
+        if first:
             query, bias, x = query[:, :, :1], bias[:, :, :1], x[::tokens]
         weights = tf.nn.softmax(tf.matmul(query, key, transpose_b=True) + bias)
         attended = tf.transpose(tf.matmul(weights, value), [0, 2, 1, 3])

@@ -32,19 +32,12 @@ class Tokenizer(tf.Module):
             self._split = self._pieces.tokenize
 
     def tokenize(self, texts: tf.Tensor, max_sequence_length: int) -> tf.RaggedTensor:
-        """Token ids of texts with prefix, [CLS] and [SEP], truncated to a length.
-
-        Args:
-            texts: strings `[texts]`, UTF-8.
-            max_sequence_length: the largest number of tokens, including [CLS] and [SEP].
-
-        Returns:
-            int32 `[texts, (tokens)]`.
+        """Token ids, int32 `[texts, (tokens)]`, of strings `[texts]`, UTF-8, with prefix, [CLS] and
+        [SEP], truncated to a length that includes these.
         """
         return self._tokenize(texts, max_sequence_length)[0]
 
     def _tokenize(self, texts: tf.Tensor, length: int) -> tuple[tf.RaggedTensor, tf.Tensor]:
-        """Token ids, and whether each text was truncated, bool `[texts]`."""
         if self._prefix:
             texts = tf.strings.join([self._prefix, texts])
         whole, ends = self._split(texts), tf.ones([tf.shape(texts)[0], 1], tf.int32)
@@ -54,9 +47,8 @@ class Tokenizer(tf.Module):
     def as_graph(
         self, max_sequence_length: int
     ) -> Callable[[tf.Tensor], tuple[tf.RaggedTensor, tf.Tensor]]:
-        """`tokenize` as one graph, which takes a tenth of the time for a few texts.
-
-        The graph also returns whether each text was truncated, bool `[texts]`.
+        """`tokenize` as one graph, which takes a tenth of the time for a few texts, and also tells
+        whether each text was truncated, bool `[texts]`.
         """
         # Traced once, here: several models in a process would seem to trace it again and again.
         return tf.function(

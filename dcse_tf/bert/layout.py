@@ -31,14 +31,8 @@ def first_fit_decreasing(
     Items of equal length are placed together. First fit fills the rows in order, so a row's room
     determines how many of them it takes. This needs one step for each length, not for each item.
 
-    Args:
-        lengths: int32 `[items]`, each at most `row_length`; items of length 0 get row 0, start 0.
-        row_length: capacity of a row.
-
-    Returns:
-        row: int32 `[items]`, the row of each item.
-        start: int32 `[items]`, where each item begins in its row.
-        rows: int32 scalar, the number of rows used.
+    From their lengths, int32 `[items]`, each at most `row_length`: int32 `[items]`, the row of each
+    item and where it begins there, both 0 for an item of length 0; and the number of rows.
     """
     items = tf.size(lengths)
     order = tf.argsort(lengths, direction="DESCENDING", stable=True)
@@ -79,7 +73,7 @@ def lay_out(token_ids: tf.Tensor, layout: Layout, marks: Tensors | None = None) 
 
     Args:
         token_ids: int32 `[utterances, tokens]`, zero-padded, without empty rows.
-        layout: the layout.
+        layout: see `Layout`.
         marks: further int32 tables of that shape by name, such as the segment of each token, laid
             out in the same way.
 
@@ -128,8 +122,7 @@ def join_tables(*tables: tf.Tensor) -> tf.Tensor:
 
 
 def fingerprint_rows(token_ids: tf.Tensor) -> tf.Tensor:
-    """Fingerprints of rows whose records do not contain one, such as contexts in one sequence.
-
-    Of int32 `[rows, tokens]`, zero-padded: int64 `[rows]`, equal for equal rows of one call.
+    """Fingerprints of rows whose records do not contain one, such as contexts in one sequence: from
+    int32 `[rows, tokens]`, zero-padded, to int64 `[rows]`, equal for equal rows of one call.
     """
     return tf.bitcast(tf.fingerprint(token_ids), tf.int64)

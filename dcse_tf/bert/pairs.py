@@ -66,10 +66,7 @@ class Places:
     lengths: tf.Tensor
 
     def fill(
-        self,
-        first: tf.Tensor,
-        second: tf.Tensor,
-        marks: tuple[int, int, int, int] = (0, 0, 0, 0),
+        self, first: tf.Tensor, second: tf.Tensor, marks: tuple[int, ...] = (0, 0, 0, 0)
     ) -> tf.Tensor:
         """Makes a table, int32 `[rows, tokens]`, of token ids or of any other values of all first
         segments' tokens, of all second segments', also truncated ones, and of the marks.
@@ -91,17 +88,13 @@ def place_segments(
     second_tokens: tf.Tensor | int,
     paired: tf.Tensor | bool = True,
 ) -> Places:
-    """Truncates and joins segments.
+    """Truncates and joins segments, int32 `[rows, (tokens)]`, see `end_turns` and `join_turns`.
 
-    Args:
-        first, second: int32 `[rows, (tokens)]`, see `end_turns` and `join_turns`.
-        first_tokens, second_tokens: see `PairRule`; one number, or int32 `[rows]`.
-        paired: whether there is a second segment, even if empty; one value, or bool `[rows]`.
+    The limits are those of `PairRule`; one number, or int32 `[rows]`. `paired` tells whether there
+    is a second segment, even if empty; one value, or bool `[rows]`.
     """
     total, nothing = tf.size(first.values), tf.size(first.values) + tf.size(second.values) + 3
-    limits, starts = (
-        tf.cast(splits, tf.int32) for splits in (first.row_limits(), second.row_starts())
-    )
+    limits, starts = (tf.cast(x, tf.int32) for x in (first.row_limits(), second.row_starts()))
     own, other = (tf.cast(x.row_lengths(), tf.int32) for x in (first, second))
     middle = 1 + tf.minimum(own, tf.maximum(first_tokens - 2, 0))
     last = middle + tf.where(paired, 1 + tf.minimum(other, second_tokens - 1), 0)

@@ -8,7 +8,6 @@ elsewhere: reading a folder must not import TensorFlow.
 
 import dataclasses
 import pathlib
-from typing import Any
 
 import numpy as np
 
@@ -20,19 +19,12 @@ from dcse_tf.input_files import parse_json, read_json_object
 
 @dataclasses.dataclass(frozen=True)
 class AffineMap:
-    """Maps x to (x - shift) @ matrix + bias, computed in the dtype of the matrix.
+    """Maps x to (x - shift) @ matrix + bias, computed in the dtype of the matrix."""
 
-    Attributes:
-        shift: float `[dim]`.
-        matrix: float `[dim, k]`.
-        bias: float `[k]`.
-        relu: whether negative results become 0.
-    """
-
-    shift: np.ndarray
-    matrix: np.ndarray
-    bias: np.ndarray
-    relu: bool = False
+    shift: np.ndarray  # float [dim]
+    matrix: np.ndarray  # float [dim, k]
+    bias: np.ndarray  # float [k]
+    relu: bool = False  # whether negative results become 0
 
 
 MODULES_FILE = "modules.json"
@@ -48,17 +40,11 @@ PROMPTS_FILE = "config_sentence_transformers.json"
 
 @dataclasses.dataclass(frozen=True)
 class SentenceModules:
-    """What a sentence-transformers model does with token embeddings.
+    """What a sentence-transformers model does with token embeddings."""
 
-    Attributes:
-        pooling: "mean" or "cls".
-        maps: applied in order to the sentence embedding.
-        unit_norm: whether the result is scaled to unit length.
-    """
-
-    pooling: str
-    maps: tuple[AffineMap, ...] = ()
-    unit_norm: bool = False
+    pooling: str  # "mean" or "cls"
+    maps: tuple[AffineMap, ...] = ()  # applied in order to the sentence embedding
+    unit_norm: bool = False  # whether the result is scaled to unit length
 
 
 def find_transformer(folder: pathlib.Path) -> pathlib.Path:
@@ -69,10 +55,7 @@ def find_transformer(folder: pathlib.Path) -> pathlib.Path:
 
 def read_modules(transformer: pathlib.Path) -> SentenceModules | None:
     """The modules after a transformer, by its folder, see `find_transformer`; None if that is not
-    part of a sentence-transformers folder.
-
-    Raises:
-        InputError: a module is not supported.
+    part of a sentence-transformers folder. Raises InputError if a module is not supported.
     """
     path = _find_with(transformer, MODULES_FILE)
     if path is None:
@@ -95,9 +78,9 @@ def read_modules(transformer: pathlib.Path) -> SentenceModules | None:
         mode = [_OLD_POOLINGS.get(key, key) for key in given] or "mean"  # as the library does
     modes = [mode] if isinstance(mode, str) else list(mode)
     if len(modes) != 1 or modes[0] not in _POOLINGS:
+        found = " and ".join(map(str, modes)) or "nothing"
         raise InputError(
-            f"{pooling_path}: pooling by {' and '.join(map(str, modes)) or 'nothing'}; only mean "
-            "or cls can be computed here"
+            f"{pooling_path}: pooling by {found}; only mean or cls can be computed here"
         )
     maps = tuple(_read_dense(path.parent / folder) for _, folder in middle)
     return SentenceModules(modes[0], maps, unit_norm)
@@ -151,10 +134,8 @@ def refuse_maps(transformer: pathlib.Path, flag: str) -> None:
     """Raises InputError if a Dense module follows the pooling: training would lose it."""
     modules = read_modules(transformer)
     if modules and modules.maps:
-        raise InputError(
-            f"`{flag}`={transformer}: has a Dense module behind the pooling, which would be lost; "
-            "give an encoder without one"
-        )
+        problem = "has a Dense module behind the pooling, which would be lost"
+        raise InputError(f"`{flag}`={transformer}: {problem}; give an encoder without one")
 
 
 def write_modules(folder: pathlib.Path, modules: SentenceModules, dim: int) -> None:
@@ -163,19 +144,15 @@ def write_modules(folder: pathlib.Path, modules: SentenceModules, dim: int) -> N
     """
     names = ["Transformer", "Pooling", *["Dense"] * len(modules.maps)]
     names += ["Normalize"] if modules.unit_norm else []
+    paths = [f"{index}_{name}" if index else "" for index, name in enumerate(names)]
+    for path in paths:
+        (folder / path).mkdir(exist_ok=True)
+    kind = "sentence_transformers.models"
     entries = [
-        {
-            "idx": index,
-            "name": str(index),
-            "path": f"{index}_{name}" if index else "",
-            "type": f"sentence_transformers.models.{name}",
-        }
-        for index, name in enumerate(names)
+        {"idx": index, "name": str(index), "path": path, "type": f"{kind}.{name}"}
+        for index, (name, path) in enumerate(zip(names, paths, strict=True))
     ]
-    for entry in entries[1:]:
-        (folder / str(entry["path"])).mkdir(exist_ok=True)
     write_json(folder / MODULES_FILE, entries)
-
     # The names that all versions of the library read.
     pooling = {key: name == modules.pooling for key, name in _OLD_POOLINGS.items()}
     write_json(
@@ -184,13 +161,9 @@ def write_modules(folder: pathlib.Path, modules: SentenceModules, dim: int) -> N
     )
     for index, step in enumerate(modules.maps, start=2):
         inputs, outputs = step.matrix.shape
-        config = {
-            "in_features": inputs,
-            "out_features": outputs,
-            "bias": True,
-            "activation_function": _RELU if step.relu else _IDENTITY,
-        }
-        write_json(folder / f"{index}_Dense" / _CONFIG_FILE, config)
+        sizes = {"in_features": inputs, "out_features": outputs, "bias": True}
+        activation = {"activation_function": _RELU if step.relu else _IDENTITY}
+        write_json(folder / f"{index}_Dense" / _CONFIG_FILE, sizes | activation)
         matrix, bias = (np.float64(value) for value in (step.matrix, step.bias))
         tensors = {
             "linear.weight": np.ascontiguousarray(matrix.T, np.float32),
@@ -201,7 +174,7 @@ def write_modules(folder: pathlib.Path, modules: SentenceModules, dim: int) -> N
 
 def read_prefix(transformer: pathlib.Path) -> str:
     """The prefix that an encoder adds to every text: sentence-transformers' default prompt, by the
-    transformer's folder, see `find_transformer`; raises InputError for a file of another format.
+    transformer's folder, see `find_transformer`.
     """
     path = _find_with(transformer, PROMPTS_FILE)
     if path is None:
@@ -214,14 +187,11 @@ def read_prefix(transformer: pathlib.Path) -> str:
     return prefix
 
 
-def write_prefix(folder: pathlib.Path, prefix: str) -> None:
-    """Writes a prefix for `read_prefix` and sentence-transformers; an empty one writes nothing."""
-    if prefix:
-        write_json(folder / PROMPTS_FILE, describe_prefix(prefix))
-
-
-def describe_prefix(prefix: str) -> dict[str, Any]:
-    """A prefix as the entries of sentence-transformers' configuration."""
-    if not prefix:
-        return {"prompts": {}, "default_prompt_name": None}
-    return {"prompts": {"prefix": prefix}, "default_prompt_name": "prefix"}
+def write_prefix(folder: pathlib.Path, prefix: str, **further: str) -> None:
+    """Writes a prefix for `read_prefix` and sentence-transformers, and further settings of that
+    library; nothing if there are none.
+    """
+    prompts = {"prefix": prefix} if prefix else {}
+    settings = {"prompts": prompts, "default_prompt_name": next(iter(prompts), None), **further}
+    if prefix or further:
+        write_json(folder / PROMPTS_FILE, settings)

@@ -46,12 +46,7 @@ class TokenRows:
 
 
 class TextTokenizer:
-    """Tokenises texts as the graph's tokenizers do, see `dcse_tf.bert.graph_tokenizers`.
-
-    Args:
-        vocabulary: the vocabulary, with its prefix.
-        max_sequence_length: the largest number of tokens, including [CLS] and [SEP].
-    """
+    """Tokenises texts as the graph's tokenizers do, see `dcse_tf.bert.graph_tokenizers`."""
 
     def __init__(self, vocabulary: Vocabulary, max_sequence_length: int):
         self._ends = vocabulary.cls_id, vocabulary.sep_id
@@ -60,9 +55,8 @@ class TextTokenizer:
         self._split = vocabulary.make_split()
 
     def tokenize(self, texts: list[str]) -> tuple[TokenRows, np.ndarray]:
-        """Token ids with prefix, [CLS] and [SEP], truncated to `max_sequence_length`.
-
-        Also returns whether each text was truncated, bool `[texts]`.
+        """Token ids with prefix, [CLS] and [SEP], at most `max_sequence_length`; and whether each
+        text was truncated, bool `[texts]`.
         """
         found = self._split([self._prefix + text for text in texts] if self._prefix else texts)
         whole = np.array([len(ids) for ids in found], np.int64)
@@ -80,10 +74,8 @@ _LEAST = 5  # unknown tokens; fewer may be a few emoji in a few texts
 
 
 def warn_of_unknown(unknown: int, tokens: int, name: str) -> bool:
-    """Logs a warning if too many tokens are unknown, and returns whether it did.
-
-    The tokens are without those that every text has, such as [CLS]; `name` is how the vocabulary
-    writes the unknown token.
+    """Logs a warning if too many tokens, without those that every text has, such as [CLS], are
+    unknown, which the vocabulary writes as `name`; returns whether it did.
     """
     found = unknown >= _LEAST and unknown > _SHARE * tokens
     if found:
@@ -96,11 +88,8 @@ def warn_of_unknown(unknown: int, tokens: int, name: str) -> bool:
 
 
 class UnknownTokens:
-    """Counts the unknown tokens of all texts that a model reads, and warns of them once.
-
-    Args:
-        unk_id, name: the unknown token.
-        ends: number of tokens that every text has: [CLS], [SEP] and those of the prefix.
+    """Counts the unknown tokens, `name`, of all texts that a model reads, and warns of them once.
+    Every text has `ends` more tokens: [CLS], [SEP] and those of the prefix.
     """
 
     def __init__(self, unk_id: int, name: str, ends: int = 0):
@@ -110,7 +99,6 @@ class UnknownTokens:
 
     @classmethod
     def of(cls, vocabulary: Vocabulary) -> Self:
-        """Counts the tokens of texts with [CLS], the vocabulary's prefix and [SEP]."""
         return cls(vocabulary.unk_id, vocabulary.special.unk, 2 + vocabulary.count_prefix())
 
     def add(self, token_ids: np.ndarray, texts: int) -> None:
@@ -125,11 +113,9 @@ class PairRule:
     """How two segments become one sequence, [CLS] first [SEP] second [SEP].
 
     Attributes:
-        cls_id, sep_id, end_of_turn_id: ids in the vocabulary.
         first_tokens: the largest number of tokens in the first segment, including [CLS] and [SEP].
             It is truncated at its start, since the tokens next to the second segment matter most.
-        second_tokens: the largest number of tokens in the second segment, including [SEP]. It is
-            truncated at its end.
+        second_tokens: that in the second segment, including [SEP]; it is truncated at its end.
         prefix_tokens: how many tokens of a prefix stand before each text of a corpus. They are left
             out: "query: " before every turn would only shorten the dialogue.
     """
@@ -148,9 +134,9 @@ class PairRule:
 
     def divided_evenly(self) -> "PairRule":
         """The same total in equal halves, for two similar segments such as pieces of a dialogue."""
-        half = (self.first_tokens + self.second_tokens) // 2
-        rest = self.first_tokens + self.second_tokens - half
-        return dataclasses.replace(self, first_tokens=rest, second_tokens=half)
+        total = self.first_tokens + self.second_tokens
+        half = total // 2
+        return dataclasses.replace(self, first_tokens=total - half, second_tokens=half)
 
 
 def make_rule(

@@ -13,7 +13,7 @@ from typing import Any
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
-from dcse_tf.bert.checkpoints import find_padding
+from dcse_tf.bert.checkpoints import VOCABULARY_FILES, find_padding
 from dcse_tf.bert.families import is_relative
 from dcse_tf.bert.sentence_modules import read_prefix
 from dcse_tf.bert.vocabulary import (
@@ -52,27 +52,25 @@ _PROBES = (
 
 
 def read_vocabulary(folder: pathlib.Path) -> Vocabulary:
-    """Reads a folder's vocabulary and its prefix (`read_prefix`).
-
-    It uses the first of these files that exists: vocab.txt, tokenizer.json,
-    sentencepiece.bpe.model, vocab.json.
+    """Reads a folder's vocabulary, from the first of vocab.txt, tokenizer.json,
+    sentencepiece.bpe.model and vocab.json that exists, and its prefix (`read_prefix`).
 
     Raises:
         InputError: there is no such file, or the tokenizer is invalid or not supported.
     """
-    first_published = [folder / name for name in _CLASSES if (folder / name).is_file()]
-    if (folder / "vocab.txt").is_file():
-        vocabulary: Vocabulary = _read_wordpiece(folder)
-    elif (path := folder / "tokenizer.json").is_file():
-        vocabulary = _parse(path, path.read_text(encoding="utf-8", errors="replace"))
-    elif first_published:
-        vocabulary = _convert(first_published[0])
-    else:
+    path = next(filter(pathlib.Path.is_file, (folder / name for name in VOCABULARY_FILES)), None)
+    if path is None:
         problem = "no vocabulary in it" if folder.is_dir() else "no such file or folder"
-        raise InputError(
-            f"{folder}: {problem}; a checkpoint has it as vocab.txt, tokenizer.json, "
-            "sentencepiece.bpe.model or vocab.json"
-        )
+        *names, last = VOCABULARY_FILES
+        known = f"{', '.join(names)} or {last}"
+        raise InputError(f"{folder}: {problem}; a checkpoint has it as {known}")
+    vocabulary: Vocabulary
+    if path.name == "vocab.txt":
+        vocabulary = _read_wordpiece(folder)
+    elif path.name == "tokenizer.json":
+        vocabulary = _parse(path, path.read_text(encoding="utf-8", errors="replace"))
+    else:
+        vocabulary = _convert(path)
     config = folder / "config.json"
     is_mpnet = config.is_file() and read_json_object(config).get("model_type") == "mpnet"
     if is_mpnet and not (isinstance(vocabulary, MPNetPieces) and find_padding(folder) == 1):
@@ -95,9 +93,7 @@ def _convert(path: pathlib.Path) -> Vocabulary:
 
 
 def number_as_written(vocabulary: Vocabulary, config: Mapping[str, Any]) -> Vocabulary:
-    """The vocabulary in the order in which an encoder's weights are written, see `write_bert`, by
-    the encoder's configuration from `read_config`.
-    """
+    """The vocabulary in the order in which an encoder's weights are written, see `write_bert`."""
     if is_relative(config):
         assert isinstance(vocabulary, MPNetPieces)
         return vocabulary.number_as_mpnet()
@@ -150,10 +146,8 @@ def _is_entry(token: str) -> bool:
 
 
 def _parse(path: pathlib.Path, text: str) -> Vocabulary:
-    """The vocabulary of a tokenizer.json, `path`, from its content.
-
-    Raises:
-        InputError: it is invalid, or tokenises in another way than BERT, RoBERTa or XLM-R.
+    """The vocabulary of a tokenizer.json, `path`, from its content; raises InputError if it is
+    invalid, or tokenises in another way than BERT, RoBERTa or XLM-R.
     """
     try:
         content = parse_json(text)
@@ -176,14 +170,14 @@ def _parse(path: pathlib.Path, text: str) -> Vocabulary:
             lowercase = bool(normalizer.get("lowercase"))
             vocabulary = _make_wordpiece(tuple(tokens), lowercase, path)
         elif kind == "Unigram":
-            scores = {str(token): float(score) for token, score in entries}
+            by_token = {str(token): float(score) for token, score in entries}
             steps = normalizer.get("normalizers", [normalizer])
             maps = (step.get("precompiled_charsmap") for step in steps)
             charsmap = base64.b64decode(next(filter(None, maps), ""), validate=True)
             own = _order(path, tokens)
-            texts = own[:-1] if own[-1] == END_OF_TURN else own
-            own_scores = tuple(scores.get(token, 0.0) for token in texts)
-            vocabulary = SentencePiece(own, False, own_scores, charsmap)
+            scores = tuple(by_token.get(token, 0.0) for token in own)
+            scores = scores[:-1] if own[-1] == END_OF_TURN else scores
+            vocabulary = SentencePiece(own, False, scores, charsmap)
         elif kind == "BPE":
             merges = tuple(m if isinstance(m, str) else " ".join(m) for m in model["merges"])
             vocabulary = BytePair(_order(path, tokens), False, merges)
@@ -209,13 +203,10 @@ def _order(path: pathlib.Path, tokens: list[str]) -> tuple[str, ...]:
 
 
 def _check_settings(path: pathlib.Path, content: dict[str, Any], vocabulary: Vocabulary) -> None:
-    """Compares a file's settings with those of its kind by what they make of a few texts.
+    """Raises InputError if a file's settings make other tokens of a few texts than its kind does.
 
     Both tokenizers get the same few entries: a large vocabulary takes a second to build, and
     another one may hide a difference.
-
-    Raises:
-        InputError: the tokens differ.
     """
     # One letter is left out, so that it is unknown. The merge is of two parts that words are split
     # into first.
@@ -238,25 +229,21 @@ def _check_settings(path: pathlib.Path, content: dict[str, Any], vocabulary: Voc
     for probe in _PROBES:
         found, expected = (x.encode(probe, add_special_tokens=False).tokens for x in (theirs, ours))
         if found != expected:
+            made, wanted = (" ".join(each)[:60] for each in (found, expected))
             raise InputError(
                 f"{path}: has other settings than those of {type(vocabulary).__name__}: from "
-                f"{probe[:40]!r} it makes {' '.join(found)[:60]!r}, expected "
-                f"{' '.join(expected)[:60]!r}; only the tokenizers of BERT, MPNet, RoBERTa and "
-                "XLM-R are supported"
+                f"{probe[:40]!r} it makes {made!r}, expected {wanted!r}; only the tokenizers of "
+                "BERT, MPNet, RoBERTa and XLM-R are supported"
             )
 
 
 def train_vocabulary(texts: Iterable[str], size: int, lowercase: bool) -> WordPiece:
-    """Trains a WordPiece vocabulary on a corpus (HuggingFace tokenizers' trainer).
+    """Trains a WordPiece vocabulary, of at most `size` entries with the five special ones, on the
+    texts of a corpus, which are iterated over twice (HuggingFace tokenizers' trainer).
 
     The letters are counted first and given to the trainer in a fixed order: by default it keeps
     1,000 of them, too few for Chinese, in an order that differs between runs. Words of more than
     100 characters, which are unknown to BERT, are left out.
-
-    Args:
-        texts: the texts of the corpus; iterated over twice.
-        size: the largest number of entries, including the five special ones.
-        lowercase: whether text is lower-cased and stripped of accents.
     """
     model = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
     normalizer = normalizers.BertNormalizer(lowercase=lowercase)
@@ -276,16 +263,12 @@ def train_vocabulary(texts: Iterable[str], size: int, lowercase: bool) -> WordPi
 
     letters: collections.Counter[str] = collections.Counter()
     for word in (word for text in texts for word in split(text)):
-        letters.update(word)
-        letters.update(f"{PIECE}{letter}" for letter in word[1:])
+        letters.update([*word, *(f"{PIECE}{letter}" for letter in word[1:])])
     kept = sorted(letters, key=lambda letter: (-letters[letter], letter))
+    given = [*SPECIAL_TOKENS, *kept[: size - len(SPECIAL_TOKENS)]]
     trainer = trainers.WordPieceTrainer(
-        vocab_size=size,
-        limit_alphabet=0,
-        special_tokens=[*SPECIAL_TOKENS, *kept[: size - len(SPECIAL_TOKENS)]],
-        show_progress=False,
+        vocab_size=size, limit_alphabet=0, special_tokens=given, show_progress=False
     )
     model.train_from_iterator(map(known, texts), trainer)
-    entries = model.get_vocab()
-    ordered = sorted(entries, key=entries.__getitem__)
+    ordered = sorted(entries := model.get_vocab(), key=entries.__getitem__)
     return WordPiece(tuple(filter(_is_entry, ordered)), lowercase)

@@ -60,7 +60,6 @@ class Vocabulary(abc.ABC):
         tokens: the entries; a token's id is its index.
         lowercase: whether text is lower-cased before it is tokenised.
         prefix: text put before every text, such as "query: " for E5.
-        special: the entries that stand for no text.
     """
 
     tokens: tuple[str, ...]
@@ -90,8 +89,8 @@ class Vocabulary(abc.ABC):
     @property
     def special_ids(self) -> tuple[int, ...]:
         """The ids of the special entries, including [EOT] if there is one."""
-        found = [*self.special, *([END_OF_TURN] if self.has_end_of_turn else [])]
-        return tuple(map(self.index, found))
+        special = {*self.special, END_OF_TURN}
+        return tuple(i for i, token in enumerate(self.tokens) if token in special)
 
     @property
     def has_end_of_turn(self) -> bool:
@@ -109,7 +108,6 @@ class Vocabulary(abc.ABC):
         return dataclasses.replace(self, tokens=(*self.tokens, END_OF_TURN))
 
     def with_prefix(self, prefix: str) -> Self:
-        """This vocabulary with another prefix."""
         return dataclasses.replace(self, prefix=prefix)
 
     def count_prefix(self) -> int:
@@ -142,18 +140,16 @@ class Vocabulary(abc.ABC):
     def write_tokenizer(self, folder: pathlib.Path, max_sequence_length: int) -> None:
         """Writes the files of a tokenizer that HuggingFace's libraries read, without the prefix.
 
-        It truncates texts to `max_sequence_length` tokens, including [CLS] and [SEP]. Like this
-        class's own tokenizer, it splits special tokens in a text like any other text. Unlike it, it
-        recognises the vocabulary's [EOT], so that it can be given whole dialogues.
+        It truncates texts to a length that includes [CLS] and [SEP]. Like this class's own
+        tokenizer, it splits special tokens in a text like any other text. Unlike it, it recognises
+        the vocabulary's [EOT], so that it can be given whole dialogues.
         """
         limits = {"model_max_length": max_sequence_length, "split_special_tokens": True}
         self._write_files(folder, limits)
 
     def _write_files(self, folder: pathlib.Path, further: dict[str, Any]) -> None:
         names = {f"{role}_token": token for role, token in self.special._asdict().items()}
-        settings = {**self._settings(), **names, **further}
-        write_json(folder / "tokenizer_config.json", settings)
-
+        write_json(folder / "tokenizer_config.json", {**self._settings(), **names, **further})
         special, tokenizer = self.special, self.make_fast()
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f"{special.cls} $A {special.sep}",
@@ -197,13 +193,8 @@ class Vocabulary(abc.ABC):
 
 def _split_by(tokenizer: tokenizers.Tokenizer, prepare: Callable[[str], str] | None) -> Split:
     """Splits texts, changed by `prepare`, with a tokenizer without special entries."""
-
-    def split(texts: list[str]) -> list[list[int]]:
-        prepared = list(map(prepare, texts)) if prepare else texts
-        found = tokenizer.encode_batch_fast(prepared, add_special_tokens=False)
-        return [each.ids for each in found]
-
-    return split
+    encode = functools.partial(tokenizer.encode_batch_fast, add_special_tokens=False)
+    return lambda texts: [x.ids for x in encode([*map(prepare, texts)] if prepare else texts)]
 
 
 # What HuggingFace's BertNormalizer and BertPreTokenizer miss, since their tables of characters are
@@ -269,9 +260,8 @@ class MPNetPieces(WordPiece):
 
 
 def _lower_sigmas(text: str) -> str:
-    """Lower-cases a text that has a capital sigma: at the end of a word it is another letter.
-
-    HuggingFace's tokenizer lower-cases one character after the other.
+    """Lower-cases a text that has a capital sigma: at the end of a word it is another letter, which
+    HuggingFace's tokenizer, that lower-cases one character after the other, does not know.
     """
     if "Σ" not in text:
         return text
@@ -295,14 +285,10 @@ _SPLITS = (
 
 @dataclasses.dataclass(frozen=True)
 class Subwords(Vocabulary):
-    """A vocabulary with RoBERTa's special entries, written as a `tokenizer.json`.
-
-    Attributes:
-        space: stands for a space: the first character of an entry that begins a word.
-    """
+    """A vocabulary with RoBERTa's special entries, written as a `tokenizer.json`."""
 
     special: ClassVar[SpecialTokens] = SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
-    space: ClassVar[str]
+    space: ClassVar[str]  # the first character of an entry that begins a word
 
     def begins_word(self, token: str) -> bool:
         return token.startswith(self.space) and token != self.space
@@ -315,14 +301,10 @@ class Subwords(Vocabulary):
 
 @dataclasses.dataclass(frozen=True)
 class BytePair(Subwords):
-    """A vocabulary of byte-pair encoding.
-
-    Attributes:
-        merges: pairs of tokens to merge, "first second", the highest priority first.
-    """
+    """A vocabulary of byte-pair encoding."""
 
     space: ClassVar[str] = "\u0120"
-    merges: tuple[str, ...]
+    merges: tuple[str, ...]  # pairs of tokens, "first second", the highest priority first
 
     def _content(self) -> bytes:
         return "\n".join((*self.text_tokens, "", *self.merges)).encode()
@@ -348,16 +330,11 @@ class BytePair(Subwords):
 
 @dataclasses.dataclass(frozen=True)
 class SentencePiece(Subwords):
-    """A unigram vocabulary: a text is split in the most probable way.
-
-    Attributes:
-        scores: the log probability of each piece; [EOT] has none.
-        charsmap: SentencePiece's compiled table of character replacements.
-    """
+    """A unigram vocabulary: a text is split in the most probable way."""
 
     space: ClassVar[str] = "\u2581"
-    scores: tuple[float, ...]
-    charsmap: bytes
+    scores: tuple[float, ...]  # the log probability of each piece; [EOT] has none
+    charsmap: bytes  # SentencePiece's compiled table of character replacements
 
     def _content(self) -> bytes:
         tokens = "\n".join(self.text_tokens).encode()

@@ -7,6 +7,7 @@ keras-hub can load such files but not write them.
 from __future__ import annotations
 
 import functools
+import math
 import operator
 import pathlib
 import re
@@ -45,38 +46,33 @@ _IN_LAYER = re.compile(r"encoder\.layer\.(\d+)\.")
 _NOT_NEEDED = re.compile(
     r"pooler\.|cls\.|lm_head\.|vocab_projector\.|embeddings\.(position_ids|token_type_ids)$"
 )
-_NAMED = 5  # tensors in a message
 
 
 class _Weight(NamedTuple):
-    """A row of the table of weights; for kind and input_axes see `WeightPair`."""
+    """A row of the table of weights."""
 
     name: str  # the tensor's in HuggingFace's files; in a transformer layer, without its prefix
     sizes: tuple[str, ...]  # the tensor's shape, as names of entries in config.json
     path: str  # the variable's, of attributes from keras-hub's backbone or one of its layers
-    kind: str = "table"
-    input_axes: int = 1
 
 
-def _dense(name: str, inputs: str, outputs: str, path: str, input_axes: int = 1) -> list[_Weight]:
-    return [
-        _Weight(f"{name}.weight", (outputs, inputs), f"{path}.kernel", "kernel", input_axes),
-        _Weight(f"{name}.bias", (outputs,), f"{path}.bias", "vector"),
-    ]
+_HIDDEN, _WIDE, _VOCABULARY = "hidden_size", "intermediate_size", "vocab_size"
+
+
+def _dense(name: str, path: str, inputs: str = _HIDDEN, outputs: str = _HIDDEN) -> list[_Weight]:
+    kernel = _Weight(f"{name}.weight", (outputs, inputs), f"{path}.kernel")
+    return [kernel, _Weight(f"{name}.bias", (outputs,), f"{path}.bias")]
 
 
 def _norm(name: str, path: str) -> list[_Weight]:
-    return [
-        _Weight(f"{name}.weight", ("hidden_size",), f"{path}.gamma", "vector"),
-        _Weight(f"{name}.bias", ("hidden_size",), f"{path}.beta", "vector"),
-    ]
+    parts = (("weight", "gamma"), ("bias", "beta"))
+    return [_Weight(f"{name}.{ours}", (_HIDDEN,), f"{path}.{keras}") for ours, keras in parts]
 
 
-_HIDDEN, _WIDE = "hidden_size", "intermediate_size"
 _EMBEDDINGS = [
     _Weight(f"embeddings.{name}_embeddings.weight", (rows, _HIDDEN), path)
     for name, rows, path in (
-        ("word", "vocab_size", "token_embedding.embeddings"),
+        ("word", _VOCABULARY, "token_embedding.embeddings"),
         ("position", "max_position_embeddings", "position_embedding.position_embeddings"),
         ("token_type", "type_vocab_size", "segment_embedding.embeddings"),
     )
@@ -85,45 +81,38 @@ _EMBEDDINGS += _norm("embeddings.LayerNorm", "embeddings_layer_norm")
 _RELATIVE = [
     _Weight(RELATIVE_BIAS, (RELATIVE_BUCKETS, "num_attention_heads"), "relative_bias.table")
 ]
-_ATTENTION = "_self_attention_layer"
 _LAYER = [
-    *_dense("attention.self.query", _HIDDEN, _HIDDEN, f"{_ATTENTION}.query_dense"),
-    *_dense("attention.self.key", _HIDDEN, _HIDDEN, f"{_ATTENTION}.key_dense"),
-    *_dense("attention.self.value", _HIDDEN, _HIDDEN, f"{_ATTENTION}.value_dense"),
-    *_dense("attention.output.dense", _HIDDEN, _HIDDEN, f"{_ATTENTION}.output_dense", 2),
+    *_dense("attention.self.query", "_self_attention_layer.query_dense"),
+    *_dense("attention.self.key", "_self_attention_layer.key_dense"),
+    *_dense("attention.self.value", "_self_attention_layer.value_dense"),
+    *_dense("attention.output.dense", "_self_attention_layer.output_dense"),
     *_norm("attention.output.LayerNorm", "_self_attention_layer_norm"),
-    *_dense("intermediate.dense", _HIDDEN, _WIDE, "_feedforward_intermediate_dense"),
-    *_dense("output.dense", _WIDE, _HIDDEN, "_feedforward_output_dense"),
+    *_dense("intermediate.dense", "_feedforward_intermediate_dense", outputs=_WIDE),
+    *_dense("output.dense", "_feedforward_output_dense", inputs=_WIDE),
     *_norm("output.LayerNorm", "_feedforward_layer_norm"),
 ]
 _MASKED_LM_HEAD = [
-    *_dense("cls.predictions.transform.dense", _HIDDEN, _HIDDEN, "_intermediate_dense"),
+    *_dense("cls.predictions.transform.dense", "_intermediate_dense"),
     *_norm("cls.predictions.transform.LayerNorm", "_intermediate_layer_norm"),
-    _Weight("cls.predictions.bias", ("vocab_size",), "_bias", "vector"),
+    _Weight("cls.predictions.bias", (_VOCABULARY,), "_bias"),
 ]
 
 
 class WeightPair(NamedTuple):
-    """A Keras variable and its HuggingFace name.
-
-    Attributes:
-        variable: the Keras variable.
-        name: the tensor's name in the file.
-        kind: "table" (the same shape on both sides), "vector" (flat in the file; in Keras,
-            attention has an axis for the heads) or "kernel" (flat likewise and transposed in the
-            file).
-        input_axes: how many leading axes of a Keras kernel are its inputs.
+    """A Keras variable and its HuggingFace name; `kind` is "table" (the same shape on both sides),
+    "vector" or "kernel". The latter are flat in the file, where a kernel is also transposed; in
+    Keras, attention has an axis for the heads.
     """
 
     variable: keras.Variable
     name: str
     kind: str = "table"
-    input_axes: int = 1
 
     def to_huggingface(self) -> np.ndarray:
         value = self.variable.numpy()
         if self.kind == "kernel":
-            inputs = int(np.prod(value.shape[: self.input_axes]))
+            # Attention's are square, so that it does not matter which side the heads are on.
+            inputs = len(value) if value.ndim == 2 else math.isqrt(value.size)
             return value.reshape(inputs, -1).T
         return value.reshape(-1) if self.kind == "vector" else value
 
@@ -143,9 +132,9 @@ def masked_lm_head_weights(head: keras_hub.layers.MaskedLMHead) -> Iterator[Weig
 
 
 def _pair(table: list[_Weight], layer: object, prefix: str = "") -> Iterator[WeightPair]:
-    for row in table:
-        variable = operator.attrgetter(row.path)(layer)
-        yield WeightPair(variable, prefix + row.name, row.kind, row.input_axes)
+    for name, sizes, path in table:
+        kind = "kernel" if path.endswith("kernel") else "vector" if len(sizes) == 1 else "table"
+        yield WeightPair(operator.attrgetter(path)(layer), prefix + name, kind)
 
 
 def read_bert_tensors(
@@ -153,12 +142,8 @@ def read_bert_tensors(
     config: dict[str, Any],
     further: Mapping[str, tuple[int, ...]] | None = None,
 ) -> dict[str, np.ndarray]:
-    """The weights of a BERT, float32, under HuggingFace's names without "bert.".
-
-    Args:
-        folder: the checkpoint folder.
-        config: its configuration, see `read_config`.
-        further: shapes by name of further tensors to read, such as a head's.
+    """The weights of a BERT, float32, under HuggingFace's names without "bert.", by its
+    configuration (`read_config`); and `further` tensors, such as a head's, by name with a shape.
 
     Raises:
         InputError: a file cannot be read; a tensor is missing, has the wrong shape or a number that
@@ -170,7 +155,6 @@ def read_bert_tensors(
     shapes = {prefix + row.name: tuple(config[size] for size in row.sizes) for prefix, row in rows}
     shapes |= further or {}
     found = {name: _take(tensors, name, shape, str(folder)) for name, shape in shapes.items()}
-
     # More layers would be used by no one; other tensors may be those of another architecture.
     rest = tensors.keys() - found.keys()
     deepest = max((int(match[1]) for name in rest if (match := _IN_LAYER.match(name))), default=0)
@@ -180,8 +164,8 @@ def read_bert_tensors(
             "expected as many as the weights were trained with"
         )
     if unknown := sorted(name for name in rest if not _NOT_NEEDED.match(name)):
-        more = f" and {len(unknown) - _NAMED} more" if len(unknown) > _NAMED else ""
-        _warn_once(f"{folder}: these tensors are not used: {', '.join(unknown[:_NAMED])}{more}")
+        more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
+        _warn_once(f"{folder}: these tensors are not used: {', '.join(unknown[:5])}{more}")
     return found
 
 
@@ -204,23 +188,17 @@ def _take(
 
 def head_shapes(dim: int, speakers: bool) -> dict[str, tuple[int, ...]]:
     """The shapes of a re-ranker's tensors other than its BERT's, by name."""
-    shapes: dict[str, tuple[int, ...]] = {
-        f"{POOLER}.weight": (dim, dim),
-        f"{POOLER}.bias": (dim,),
-        f"{CLASSIFIER}.weight": (1, dim),
-        f"{CLASSIFIER}.bias": (1,),
-    }
-    return shapes | ({SPEAKER_TABLE: (SPEAKERS, dim)} if speakers else {})
+    shapes: dict[str, tuple[int, ...]] = {f"{POOLER}.bias": (dim,), f"{CLASSIFIER}.bias": (1,)}
+    shapes |= {SPEAKER_TABLE: (SPEAKERS, dim)} if speakers else {}
+    return {**shapes, f"{POOLER}.weight": (dim, dim), f"{CLASSIFIER}.weight": (1, dim)}
 
 
 def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
-    """All tensors of a checkpoint, under BERT's names without "bert.".
+    """All tensors of a checkpoint, under BERT's names without "bert."; raises InputError if a file
+    is missing or cannot be read.
 
     If the padding is not the vocabulary's first entry, the rows of these two are swapped, so that
     padding has id 0 everywhere in this code.
-
-    Raises:
-        InputError: a file is missing or cannot be read.
     """
     tensors = read_tensor_file(folder / _WEIGHTS_FILE, finite=False)  # `_take` checks what is used
     path = folder / "config.json"
@@ -254,10 +232,8 @@ def extend_vocabulary(
 
 
 def assign(pairs: Iterable[WeightPair], tensors: dict[str, np.ndarray], source: str) -> None:
-    """Assigns the tensors of a checkpoint, which errors call `source`, to Keras variables.
-
-    Raises:
-        InputError: a tensor is missing, has the wrong shape or a number that is not finite.
+    """Assigns the tensors of a checkpoint, which errors call `source`, to Keras variables; for
+    errors about them see `read_bert_tensors`.
     """
     for pair in pairs:
         value = _take(tensors, pair.name, pair.to_huggingface().shape, source)
@@ -273,13 +249,9 @@ def to_tensors(pairs: Iterable[WeightPair]) -> dict[str, np.ndarray]:
 def write_bert(
     folder: pathlib.Path, config: Mapping[str, Any], tensors: dict[str, np.ndarray]
 ) -> None:
-    """Writes config.json and model.safetensors, as `read_bert_tensors` and HuggingFace read them.
-
-    An MPNet is written as an MPNet, with its own token ids: see `number_as_written` of
-    `dcse_tf.bert.tokenizer`.
-
-    Raises:
-        OutputError: it cannot be written.
+    """Writes config.json and model.safetensors, as `read_bert_tensors` and HuggingFace read them;
+    raises OutputError if it cannot. An MPNet is written as an MPNet, with its own token ids: see
+    `number_as_written` of `dcse_tf.bert.tokenizer`.
     """
     config = {**config, "architectures": ["BertModel"]}
     if is_relative(config):

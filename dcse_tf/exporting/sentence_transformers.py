@@ -7,12 +7,7 @@ import keras
 import numpy as np
 
 from dcse_tf.bert import checkpoints
-from dcse_tf.bert.sentence_modules import (
-    AffineMap,
-    SentenceModules,
-    describe_prefix,
-    write_modules,
-)
+from dcse_tf.bert.sentence_modules import AffineMap, SentenceModules, write_modules, write_prefix
 from dcse_tf.bert.tokenizer import number_as_written
 from dcse_tf.bert.weights import (
     CLASSIFIER,
@@ -72,11 +67,7 @@ def write_encoder(
     checkpoints.write_max_sequence_length(folder, encoder.max_sequence_length, pooler=True)
     modules = SentenceModules(encoder.pooling, maps, options.unit_norm)
     write_modules(folder, modules, dim)
-    settings: dict[str, Any] = {
-        **describe_prefix(encoder.vocabulary.prefix),
-        "similarity_fn_name": "cosine",
-    }
-    write_json(folder / "config_sentence_transformers.json", settings, sort_keys=True)
+    write_prefix(folder, encoder.vocabulary.prefix, similarity_fn_name="cosine")
     return {}
 
 

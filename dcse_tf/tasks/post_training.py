@@ -77,9 +77,8 @@ class PostTrainingOptions(SequenceOptions, MaskingOptions):
     def write_encoder(self, objective: "Objective", folder: pathlib.Path) -> None:
         from dcse_tf.reading.cross_encoder import write_cross_encoder
 
-        pairs, masked_lm = objective.find_head("pairs"), objective.find_head("masked_lm")
-        speakers, backbone = objective.reader.layer, objective.setup.backbone
-        write_cross_encoder(folder, backbone, pairs, speakers, masked_lm)
+        pairs, words = map(objective.find_head, ("pairs", "masked_lm"))
+        write_cross_encoder(folder, objective.setup.backbone, pairs, objective.reader.layer, words)
         # The class that finds all its weights here. It has no pooler and ignores the one written.
         objective.write_config(folder, architectures=["BertForMaskedLM"])
         objective.write_tokenization(folder)

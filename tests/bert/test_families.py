@@ -68,7 +68,7 @@ def test_a_roberta_is_that_of_keras_hub(tmp_path):
     ours = bert.load_backbone(tmp_path)
     for layer, own in zip(theirs.transformer_layers, ours.transformer_layers, strict=True):
         layer.set_weights(own.get_weights())
-        layer._feedforward_intermediate_dense.activation = bert.make_gelu(False)
+        layer._feedforward_intermediate_dense.activation = tf.nn.gelu
         layer._self_attention_layer_norm.epsilon = 1e-5
         layer._feedforward_layer_norm.epsilon = 1e-5
     theirs.get_layer("embeddings_layer_norm").epsilon = 1e-5

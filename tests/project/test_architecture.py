@@ -63,7 +63,7 @@ BASE = {
 BUDGETS = {
     "base": 1600,
     "baselines": 725,
-    "bert": 2871,
+    "bert": 2662,
     "cli": 431,
     "data": 3891,
     "encoder": 1169,
