@@ -29,9 +29,7 @@ from dcse_tf.worker import read_worker
 
 @dataclasses.dataclass(frozen=True)
 class Training(Objective):
-    """An objective with all that is needed to follow its gradient, ready for the first step; see
-    `build_training`.
-    """
+    """An objective with all that is needed to follow its gradient; see `build_training`."""
 
     trainer: Trainer  # the inner loop, with the optimizer and the devices
     stream: Stream
@@ -64,12 +62,7 @@ class Training(Objective):
 
 
 def read_setup(options: TrainOptions) -> Setup:
-    """Finds the checkpoint, reads the corpus' manifest and resolves the options for both.
-
-    Raises:
-        InputError: checkpoint or corpus cannot be used, or they do not fit together.
-        OptionError: an option does not fit them.
-    """
+    """Finds the checkpoint, reads the corpus' manifest and resolves the options for both."""
     folder, positions = None, bert.make_bert_config(1, 64, 1)["max_position_embeddings"]
     data_dir, reads_pairs = pathlib.Path(options.data_dir), options.end_of_turn
     if options.encoder:
@@ -160,11 +153,7 @@ def build_training(
 
 
 def _add_encoder(setup: Setup, backbone: keras_hub.models.BertBackbone | None) -> Setup:
-    """The setup with the BERT to train, what is built on it, and the tensors for heads.
-
-    Raises:
-        InputError: it has too few positions, or lacks embeddings of tokens.
-    """
+    """The setup with the BERT to train, what is built on it, and the tensors for heads."""
     options, folder, vocabulary = setup.options, setup.source, setup.vocabulary
     size, tensors = len(vocabulary.tokens), {}
     if folder:

@@ -1,6 +1,5 @@
 """The checkpoints of a run."""
 
-import json
 import pathlib
 import re
 
@@ -8,7 +7,7 @@ import tensorflow as tf
 from absl import logging
 
 from dcse_tf.errors import InputError, OutputError, first_line
-from dcse_tf.files import atomic_directory, find_damage, hash_folder, remove
+from dcse_tf.files import atomic_directory, find_damage, hash_folder, remove, write_json
 from dcse_tf.input_files import parse_json
 from dcse_tf.training.controller import Hook
 
@@ -33,9 +32,6 @@ class CheckpointStore(Hook):
         every: steps between two checkpoints.
         write: whether this process writes them; of several workers, only the first one does, and
             without it no other can take the next step.
-
-    Attributes:
-        last: the newest checkpoint; None if there is none.
     """
 
     def __init__(
@@ -47,11 +43,8 @@ class CheckpointStore(Hook):
         write: bool = True,
     ):
         super().__init__(every)
-        self.last: pathlib.Path | None = None
-        self._folder = run_dir / FOLDER
-        self._state = state
-        self._keep = keep
-        self._write = write
+        self.last: pathlib.Path | None = None  # the newest one
+        self._folder, self._state, self._keep, self._write = run_dir / FOLDER, state, keep, write
 
     def at_boundary(self, step: int) -> None:
         """Saves the state after `step`, unless it is saved already."""
@@ -59,17 +52,12 @@ class CheckpointStore(Hook):
             logging.info("saved %s", self.save(step))
 
     def save(self, step: int) -> pathlib.Path:
-        """Writes a checkpoint, then deletes the oldest ones beyond `keep`; returns its folder.
-
-        Raises:
-            OutputError: it cannot be written; earlier checkpoints are unchanged.
-        """
+        """Writes a checkpoint, then deletes the oldest ones beyond `keep`; returns its folder."""
         path = self._folder / f"step-{step:09d}"
         try:
             with atomic_directory(path, overwrite=True) as partial:
                 self._state.write(str(partial / _STATE))
-                manifest = {"step": step, "files": hash_folder(partial)}
-                (partial / _MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+                write_json(partial / _MANIFEST, {"step": step, "files": hash_folder(partial)})
         except (OSError, tf.errors.OpError) as error:
             before = find_checkpoint(self._folder.parent)
             kept = f"the last good one is {before}" if before else "there is none before it"
@@ -82,13 +70,8 @@ class CheckpointStore(Hook):
         return path
 
     def restore(self) -> pathlib.Path | None:
-        """Deletes what interrupted writes left behind, and restores the newest intact checkpoint.
-
-        Returns:
-            Its folder; None if there is none.
-
-        Raises:
-            InputError: the checkpoint belongs to a different model.
+        """Deletes what interrupted writes left behind, restores the newest intact checkpoint and
+        returns its folder; None if there is none.
         """
         for left_over in _list(self._folder, _LEFT_OVER) if self._write else ():
             remove(left_over)

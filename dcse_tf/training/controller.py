@@ -133,8 +133,7 @@ class Controller:
     """Drives a trainer through a run that may be interrupted at any time.
 
     A checkpoint holds the model, the optimizer with its step, and the step that was evaluated last.
-    Data and dropout are functions of the step. So a resumed run continues as if it had never
-    stopped.
+    Data and dropout are functions of the step. So a resumed run continues as if it had not stopped.
     """
 
     trainer: Trainer
@@ -150,12 +149,7 @@ class Controller:
         return int(self.trainer.optimizer.iterations.numpy())
 
     def run(self) -> None:
-        """Trains to the last step, from the newest intact checkpoint if there is one.
-
-        Raises:
-            TrainingError: the loss diverged, or the workers are at different steps.
-            Stopped: a signal stopped the run; its state is saved.
-        """
+        """Trains to the last step, from the newest intact checkpoint if there is one."""
         with self.signals:
             hooks = [*self.hooks, self.checkpoints]
             resumed = self.checkpoints.restore() is not None

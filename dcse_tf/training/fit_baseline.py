@@ -22,17 +22,8 @@ from dcse_tf.progress import Progress
 
 
 def fit_baseline(options: BaselineOptions) -> str:
-    """Fits a baseline and writes it to a folder that other jobs take as `model`.
-
-    Args:
-        options: the options of a registered baseline, such as `WhiteningOptions`.
-
-    Returns:
-        A one-sentence summary of what was fitted.
-
-    Raises:
-        InputError: the encoder, the corpus or the vectors cannot be used.
-        FileExistsError: the output exists and may not be replaced.
+    """Fits a baseline, given its own options, and writes it to a folder that other jobs take as
+    `model`; returns a sentence about the fit. See `dcse_tf.fit_baseline`.
     """
     spec = next(each for each in BASELINES.values() if each.options is type(options))
     with atomic_directory(pathlib.Path(options.output_dir), options.overwrite) as folder:

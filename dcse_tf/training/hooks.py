@@ -253,11 +253,7 @@ class Evaluate(Hook):
 
 
 def read_kept(folder: pathlib.Path) -> Kept:
-    """Reads the record of the encoder that a run kept in a folder.
-
-    Raises:
-        InputError: there is no such record, or it is damaged.
-    """
+    """Reads the record of the encoder that a run kept in a folder; InputError if it cannot."""
     return _read_record(folder)[0]
 
 

@@ -18,18 +18,14 @@ _REMEDY = "use the same, or another `run_dir`"
 
 
 def begin_run(
-    options: TrainOptions,
-    given: TrainOptions,
-    inputs: dict[str, str],
-    write: bool = True,
+    options: TrainOptions, given: TrainOptions, inputs: dict[str, str], write: bool = True
 ) -> TrainOptions:
     """Records the settings and inputs of a run; if the run is resumed, compares them first.
 
     A run without a checkpoint has learnt nothing yet, so any of its options may still be changed.
 
     Args:
-        options: the resolved options.
-        given: the options as the user gave them.
+        options, given: the options, resolved and as the user gave them.
         inputs: the result of `describe_inputs`.
         write: whether this process writes; only one of several workers does.
 
@@ -58,7 +54,16 @@ def begin_run(
         if given.warmup_steps < 0:
             # If `steps` changes, the warm-up remains a tenth of the original number of steps.
             options = options.replace(warmup_steps=before.warmup_steps)
-        _compare_settings(path, before, options)
+        # Paths are compared by what they name.
+        fixed, remedy = before.select(resume="same", path=""), _REMEDY
+        if options.decay == "linear":
+            # The learning rate reaches 0 at the last step: with another one it would jump.
+            fixed["steps"] = before.steps
+            remedy += " (`steps` may change with another `decay` than linear)"
+        # Of another task, only the options that both have can be compared, among them `task`.
+        now = options.to_dict()
+        was, now = ({f"`{x}`": values[x] for x in fixed if x in now} for values in (fixed, now))
+        require_same(was, now, f"{path}: the run was begun with other settings", remedy)
         problem = f"{run_dir / INPUTS_FILE}: the run was begun with other data or files"
         require_same(read_json_object(run_dir / INPUTS_FILE), inputs, problem, _REMEDY)
     if write:
@@ -114,16 +119,3 @@ def record_corpus(run_dir: pathlib.Path, manifest: Manifest) -> None:
         "fingerprint (SHA-256)": manifest.corpus_fingerprint,
     }
     write_record(run_dir / CORPUS_FILE, {name: value for name, value in facts.items() if value})
-
-
-def _compare_settings(path: pathlib.Path, before: TrainOptions, options: TrainOptions) -> None:
-    # Paths are compared by what they name.
-    fixed, remedy = before.select(resume="same", path=""), _REMEDY
-    if options.decay == "linear":
-        # The learning rate reaches 0 at the last step, so changing that step would make it jump.
-        fixed["steps"] = before.steps
-        remedy += " (`steps` may change with another `decay` than linear)"
-    # Of another task, only the options that both have can be compared, among them `task` itself.
-    now = options.to_dict()
-    was, now = ({f"`{x}`": values[x] for x in fixed if x in now} for values in (fixed, now))
-    require_same(was, now, f"{path}: the run was begun with other settings", remedy)

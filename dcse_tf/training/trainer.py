@@ -23,10 +23,6 @@ def make_strategy(logical_cpus: int, deterministic: bool) -> tf.distribute.Strat
     """Makes a strategy with one replica per visible GPU or, without GPUs, per logical CPU device.
 
     If TF_CONFIG names several workers, it waits for all, and has the GPUs, or the CPU, of each.
-
-    Args:
-        logical_cpus: number of logical devices to divide the CPU into if there is no GPU.
-        deterministic: whether every operation must return the same bits each time.
     """
     if deterministic:
         tf.config.experimental.enable_op_determinism()
@@ -36,8 +32,7 @@ def make_strategy(logical_cpus: int, deterministic: bool) -> tf.distribute.Strat
         if logical_cpus > 1 and not gpus:
             # TensorFlow uses only one CPU device per worker, however many there are.
             raise OptionError(f"`logical_cpus`={logical_cpus}: expected 1 with several workers")
-        at = (worker.index, worker.count, worker.address)
-        logging.info("worker %d of %d at %s: waiting for the others", *at)
+        logging.info("waiting for the others; this is %s", worker)
         return tf.distribute.MultiWorkerMirroredStrategy()
     if gpus:
         return tf.distribute.MirroredStrategy()
@@ -50,12 +45,8 @@ def make_strategy(logical_cpus: int, deterministic: bool) -> tf.distribute.Strat
 
 
 def divide_cpu(logical_cpus: int) -> None:
-    """Divides the CPU into logical devices, if there is no GPU.
-
-    This is possible only before TensorFlow's first operation in the process.
-
-    Raises:
-        OptionError: it is too late, and the CPU is not divided into as many.
+    """Divides the CPU into logical devices, if there is no GPU; possible only before TensorFlow's
+    first operation in the process.
     """
     if logical_cpus == 1 or tf.config.list_physical_devices("GPU"):
         return
@@ -71,34 +62,25 @@ def divide_cpu(logical_cpus: int) -> None:
 
 
 class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """A learning rate schedule with linear warm-up to a peak, followed by decay.
-
-    Args:
-        peak: the highest learning rate.
-        warmup_steps: during these the rate is peak * (step + 1) / warmup_steps.
-        decay: "exponential" (times 0.98 every 10,000 steps, not below 1e-5, or the peak if that is
-            lower), "linear" (to 0 at total_steps) or "constant".
-        total_steps: steps of the whole training.
+    """Linear warm-up, peak * (step + 1) / warmup_steps, then decay: "exponential" (times 0.98 every
+    10,000 steps, not below 1e-5, or the peak if that is lower), "linear" (to 0 at the last of all
+    steps) or "constant".
     """
 
-    def __init__(self, peak, warmup_steps, decay, total_steps):
+    def __init__(self, peak: float, warmup_steps: int, decay: str, steps: int):
         super().__init__()
-        self.peak = peak
-        self.warmup_steps = warmup_steps
-        self.decay = decay
-        self.total_steps = total_steps
+        self.peak, self.warmup_steps, self.decay, self.steps = peak, warmup_steps, decay, steps
 
     def __call__(self, step):
         step = ops.cast(step, "float32")
         warmup = (step + 1.0) / max(1, self.warmup_steps)
         since = ops.maximum(step - self.warmup_steps, 0.0)
+        factor = ops.ones_like(since)
         if self.decay == "exponential":
             rate = ops.power(_DECAY_RATE, ops.floor(since / _DECAY_STEPS))
             factor = ops.maximum(rate, min(1.0, _FLOOR / self.peak) if self.peak else 1.0)
         elif self.decay == "linear":
-            factor = ops.maximum(0.0, 1.0 - since / max(1, self.total_steps - self.warmup_steps))
-        else:
-            factor = ops.ones_like(since)
+            factor = ops.maximum(0.0, 1.0 - since / max(1, self.steps - self.warmup_steps))
         return self.peak * ops.minimum(warmup, factor)
 
 
@@ -123,27 +105,21 @@ def build_optimizer(schedule: WarmupDecay, weight_decay: float) -> SummedAdamW:
 
 def seed_dropout(model: keras.Model, seed: int, step: int | tf.Tensor) -> None:
     """Sets the state of every dropout layer, so that its masks depend on (seed, step, layer,
-    replica) alone.
+    replica) alone; `step` counts from 0.
 
     By default Keras counts a layer's calls and does not save the count. A resumed run would then
     draw different masks, as would one that calls its layers several times per step, and all
     replicas would draw the same masks.
-
-    Args:
-        model, seed: those of the run.
-        step: the next step, counted from 0.
     """
     layers = model._flatten_layers(include_self=False)
     found = [getattr(layer, "seed_generator", None) for layer in layers]
     states = [generator.state for generator in found if generator is not None]
 
     replica = tf.distribute.get_replica_context()
-    replica_id = replica.replica_id_in_sync_group if replica else 0
     # The 1 makes these draws independent of those of the initial weights.
     key = tf.constant([seed, 1], tf.int64)
-    for part in (step, replica_id):
+    for part in (step, replica.replica_id_in_sync_group if replica else 0):
         key = tf.random.fold_in(key, tf.cast(part, tf.int64))
-
     drawn = tf.random.stateless_uniform([len(states), 2], key, 0, 2**31 - 1, tf.int64)
     for state, value in zip(states, tf.unstack(drawn), strict=True):
         state.assign(tf.cast(value, state.dtype))
@@ -159,11 +135,9 @@ class Trainer:
     Args:
         strategy: as `make_strategy` returns it; model and optimizer were made in its scope.
         model: the training model, see `dcse_tf.tasks.objective.Objective`.
-        optimizer: the optimizer.
-        clip_norm: maximum global norm of the gradient.
+        optimizer, clip_norm, seed: the optimizer, the largest norm of its gradient, and the seed of
+            the dropout masks.
         stop_asked: bool variable; if it is set on any worker, all workers stop after the same step.
-            None: no stop can be requested.
-        seed: the seed of the dropout masks.
     """
 
     def __init__(
@@ -175,12 +149,9 @@ class Trainer:
         stop_asked: tf.Variable | None = None,
         seed: int = 0,
     ):
-        self.strategy = strategy
-        self.model = model
-        self.optimizer = optimizer
+        self.strategy, self.model, self.optimizer = strategy, model, optimizer
         self._names = tuple(model.output)
-        self._clip_norm = clip_norm
-        self._seed = seed
+        self._clip_norm, self._seed = clip_norm, seed
         self._stop_asked = tf.Variable(False, trainable=False) if stop_asked is None else stop_asked
         self._variables = [variable.value for variable in model.trainable_variables]
         with strategy.scope():
@@ -198,9 +169,8 @@ class Trainer:
         """
         sums = self._train(iterator, tf.constant(num_steps))
         values = {name: float(value) for name, value in sums.items()}
-        means = average(values)
-        for name in (LOSS, "gradient_norm"):
-            means[name] = values.pop(name) / max(values["steps"], 1.0)
+        means, steps = average(values), max(values["steps"], 1.0)
+        means |= {name: values.pop(name) / steps for name in (LOSS, "gradient_norm")}
         counts = {name: value for name, value in values.items() if "/" not in name}
         return {**means, **counts, "stopped": float(values["stopped"] > 0.0)}
 
@@ -239,9 +209,8 @@ class Trainer:
         return {**sums, "gradient_norm": norm, "steps": tf.ones([])}
 
     def compute_gradients(self, batch: Tensors) -> tuple[list[tf.Tensor], Tensors]:
-        """Computes the gradients of the objective on the global batch, and the batch's sums.
-
-        Must be called in a replica context.
+        """The gradients of the objective on the global batch, and the batch's sums; to be called in
+        a replica context.
         """
         # Frozen variables are not watched, so nothing below the lowest trained layer is recorded.
         with tf.GradientTape(watch_accessed_variables=False) as tape:

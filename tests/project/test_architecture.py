@@ -78,7 +78,7 @@ BUDGETS = {
     "sets": 565,
     "spark": 371,
     "tasks": 1918,
-    "training": 1675,
+    "training": 1552,
     "tests": 17904,
     "experiments": 3032,
     "docs": 2162,
