@@ -20,7 +20,7 @@ from dcse_tf.errors import name_missing_tensorflow
 from dcse_tf.evaluation.evaluate_options import EvaluateOptions
 from dcse_tf.exporting.export_formats import ExportOptions
 from dcse_tf.options import Options
-from dcse_tf.search.search_options import EmbedOptions
+from dcse_tf.search.embed_file import EmbedOptions
 from dcse_tf.tasks.train_options import TrainOptions
 from dcse_tf.training.merge import MergeOptions
 

@@ -1,4 +1,4 @@
-"""Atomic writes of files and folders, locks, hashes, and resumable work.
+"""Atomic writes of files and folders, locks, hashes.
 
 An incomplete file or folder lies beside its final path, under a name with the package's mark (see
 `marked`). Its content is flushed to disk before the rename, and its parent folder after it. So a
@@ -19,11 +19,9 @@ from typing import Any
 import filelock
 
 from dcse_tf.errors import InputError, LockedError, OutputError, name_output
-from dcse_tf.input_files import read_json_object
 
 # Part of every temporary file's name, so that none can be mistaken for a user's own file.
 MARK = ".dcse_tf-"
-MADE_FROM_FILE = "made_from.json"
 
 
 def marked(path: pathlib.Path, what: str) -> pathlib.Path:
@@ -42,9 +40,9 @@ def write_json(path: pathlib.Path, content: Any, sort_keys: bool = False) -> Non
     path.write_text(text, encoding="utf-8")
 
 
-def write_record(path: pathlib.Path, values: Mapping[str, Any]) -> None:
-    """Writes an indented JSON object, sorted by its keys, atomically."""
-    content = json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False)
+def write_record(path: pathlib.Path, values: Mapping[str, Any], sort_keys: bool = True) -> None:
+    """Writes an indented JSON object atomically."""
+    content = json.dumps(values, indent=2, sort_keys=sort_keys, ensure_ascii=False)
     with atomic_file(path) as partial:
         partial.write_text(content + "\n", encoding="utf-8")
 
@@ -108,11 +106,9 @@ def lock_folder(folder: pathlib.Path, remedy: str) -> Iterator[int]:
                 path.rmdir()
 
 
-@contextlib.contextmanager
-def lock_output(path: pathlib.Path) -> Iterator[None]:
+def lock_output(path: pathlib.Path) -> contextlib.AbstractContextManager[int]:
     """Locks a file or folder for writing, with a lock file beside it; see `lock_folder`."""
-    with _lock(marked(path, "lock"), path, "wait for it, or give another path"):
-        yield
+    return _lock(marked(path, "lock"), path, "wait for it, or give another path")
 
 
 @contextlib.contextmanager
@@ -217,19 +213,16 @@ def restore_replaced(path: pathlib.Path) -> None:
     Raises:
         LockedError: another process is replacing it right now.
     """
-    if _was_interrupted(path):
+    if os.path.lexists(marked(path, "previous")) and not os.path.lexists(path):
         with lock_output(path):  # otherwise someone may be between the two renames right now
             _restore(path)
 
 
 def _restore(path: pathlib.Path) -> None:
-    if _was_interrupted(path):
-        marked(path, "previous").rename(path)
+    previous = marked(path, "previous")
+    if os.path.lexists(previous) and not os.path.lexists(path):
+        previous.rename(path)
         flush(path.parent)
-
-
-def _was_interrupted(path: pathlib.Path) -> bool:
-    return os.path.lexists(marked(path, "previous")) and not os.path.lexists(path)
 
 
 def flush(path: pathlib.Path) -> None:
@@ -252,73 +245,22 @@ def remove(path: pathlib.Path) -> None:
         path.unlink(missing_ok=True)
 
 
-# What results were made from: name -> a JSON value, such as a setting or the SHA-256 of a file. It
-# is stored beside a result, and compared before the result is resumed or reused.
-
-
-def list_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
-    """The values that differ: name -> "name: now (was before)"."""
-    return {
-        name: f"{name}: {_show(now.get(name))} (was {_show(before.get(name))})"
-        for name in {**before, **now}
-        if before.get(name) != now.get(name)
-    }
-
-
 def require_same(
     before: Mapping[str, Any], now: Mapping[str, Any], problem: str, remedy: str
 ) -> None:
-    """Raises InputError with the problem, what has changed, and the remedy, if anything has."""
-    if changes := list_changes(before, now):
-        raise InputError(f"{problem}: {'; '.join(changes.values())}; {remedy}")
+    """Raises InputError with the problem, what has changed, and the remedy, if anything has.
+
+    Both say what a result is made from: name -> a JSON value, such as a setting or a SHA-256.
+    """
+    changes = [
+        f"{name}: {_show(now.get(name))} (was {_show(before.get(name))})"
+        for name in {**before, **now}
+        if before.get(name) != now.get(name)
+    ]
+    if changes:
+        raise InputError(f"{problem}: {'; '.join(changes)}; {remedy}")
 
 
 def _show(value: Any) -> str:
-    if value is None:
-        return "none"
     is_hash = isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value)
-    return f"SHA-256 {value[:12]}..." if is_hash else str(value)
-
-
-@contextlib.contextmanager
-def resumable(
-    path: pathlib.Path, made_from: Mapping[str, Any], overwrite: bool
-) -> Iterator[pathlib.Path]:
-    """Yields a folder where a long job keeps its finished steps until `path` is complete.
-
-    If the job is stopped, the folder stays, and the next job with the same `made_from` gets it
-    again. It is removed if no step was finished, and when the block succeeds, by which time the job
-    must have moved out what it wants to keep.
-
-    Args:
-        path: the job's output; the caller holds its lock, see `lock_output`.
-        made_from: what the steps depend on; written to the folder first, as MADE_FROM_FILE.
-        overwrite: whether to discard the steps of an earlier job.
-
-    Raises:
-        InputError: the folder holds steps of a job with another `made_from`.
-    """
-    work = partial_path(path)
-
-    def has_steps() -> bool:
-        names = {entry.name for entry in work.iterdir()} if work.is_dir() else set()
-        return any(name != MADE_FROM_FILE and MARK not in name for name in names)
-
-    if has_steps() and not overwrite:
-        remedy = "give the same, or `overwrite` to start anew"
-        try:
-            before = read_json_object(work / MADE_FROM_FILE)
-        except InputError as error:
-            raise InputError(f"{error}; {remedy}") from error
-        require_same(before, made_from, f"{work}: begun with other settings or files", remedy)
-    else:
-        remove(work)
-        work.mkdir(parents=True)
-    try:
-        write_record(work / MADE_FROM_FILE, made_from)
-        yield work
-    except BaseException:
-        if not has_steps():
-            remove(work)
-        raise
-    remove(work)
+    return f"SHA-256 {value[:12]}..." if is_hash else "none" if value is None else str(value)

@@ -11,8 +11,6 @@ import io
 import json
 import lzma
 import pathlib
-import struct
-import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any
@@ -32,7 +30,7 @@ _MARKS = {
 }
 
 # Errors that reading a file, compressed or not, can raise.
-UNREADABLE = (*(OSError, EOFError, UnicodeError, zlib.error, lzma.LZMAError, zipfile.BadZipFile),)
+UNREADABLE = (OSError, EOFError, UnicodeError, zlib.error, lzma.LZMAError)
 # What reading a NumPy file can raise: its header is a Python expression.
 UNREADABLE_ARRAY = Exception
 
@@ -172,28 +170,14 @@ def open_text(
         )
 
 
-@contextlib.contextmanager
-def open_input(path: pathlib.Path) -> Iterator[IO[bytes]]:
-    """Opens a file to read bytes: plain or, by its suffix, .gz, .bz2, .xz or .zip with one file.
+def open_input(path: pathlib.Path) -> IO[bytes]:
+    """Opens a file to read bytes: plain or, by its suffix, .gz, .bz2 or .xz.
 
     Opening and reading raise one of UNREADABLE.
     """
-    if path.suffix != ".zip":
-        with _UNPACKERS.get(path.suffix, open)(path, "rb") as file:
-            yield file
-        return
-    with contextlib.ExitStack() as stack:
-        try:
-            archive = stack.enter_context(zipfile.ZipFile(path))
-            names = [n for n in archive.namelist() if not n.endswith("/") and "__MACOSX" not in n]
-            if len(names) != 1:
-                raise zipfile.BadZipFile(f"expected one file inside, found {len(names)}")
-            member = stack.enter_context(archive.open(names[0]))
-        # What zipfile raises for archives that it does not support, or that are damaged.
-        except (RuntimeError, ValueError, struct.error) as error:
-            raise zipfile.BadZipFile(str(error)) from error
-        # Buffered, because zipfile's own readline is several times slower.
-        yield io.BufferedReader(member)  # type: ignore[type-var]
+    if path.suffix == ".zip":
+        raise OSError("an archive; unpack it first")
+    return _UNPACKERS.get(path.suffix, open)(path, "rb")
 
 
 def parse_json(text: str | bytes) -> Any:

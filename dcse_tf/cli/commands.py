@@ -89,8 +89,7 @@ def compare(options: Any) -> None:
     from dcse_tf.evaluation import report
     from dcse_tf.evaluation.bootstrap import holm
 
-    files = [report.read_json(pathlib.Path(path)) for path in options.results]
-    (baseline, first, settings), *others = files
+    (baseline, first, settings), *others = map(report.read_json, map(pathlib.Path, options.results))
     compared = [report.compare_results(first, second) for _, second, _ in others]
     # All comparisons of one call are one family for the correction of Holm.
     corrected = iter(holm([each.difference.p_value for found in compared for each in found]))
@@ -194,7 +193,7 @@ JOBS = {
     ),
     "inspect_data": Job(
         "Describes a corpus of dialogues, and finds the sentences of evaluation sets in it.",
-        "inspecting.inspect_options:InspectOptions",
+        "inspecting.corpus_report:InspectOptions",
         "inspecting.corpus_report:inspect_data",
         "\nreport.html, report.json and leaks.tsv are in {output_dir}",
     ),
@@ -219,15 +218,15 @@ JOBS = {
         "evaluation.evaluate_options:CompareOptions",
         compare,
     ),
-    "embed": Job("Embeds the sentences of a file.", "search.search_options:EmbedOptions", embed),
+    "embed": Job("Embeds the sentences of a file.", "search.embed_file:EmbedOptions", embed),
     "search": Job(
         "Finds the texts of a corpus that are nearest to queries.",
-        "search.search_options:SearchOptions",
+        "search.searcher:SearchOptions",
         search,
     ),
     "explain": Job(
         "Shows what the similarity of a response and its context is made of.",
-        "inspecting.inspect_options:ExplainOptions",
+        "inspecting.explain:ExplainOptions",
         "inspecting.explain:explain",
         "explanation.html is in {output_dir}",
     ),
@@ -250,13 +249,13 @@ JOBS = {
     ),
     "build_retrieval": Job(
         "Builds a semantic retrieval set (select.txt) from sentences with labels.",
-        "sets.set_options:BuildRetrievalOptions",
+        "sets.retrieval_set:BuildRetrievalOptions",
         "sets.retrieval_set:build_retrieval",
         "the set is in {output}",
     ),
     "build_candidates": Job(
         "Builds grouped candidates for response selection from dialogues.",
-        "sets.set_options:BuildCandidatesOptions",
+        "sets.candidate_set:BuildCandidatesOptions",
         "sets.candidate_set:build_candidates",
         "the groups are in {output}; then: dcse evaluate --model=... --candidates_file={output}",
     ),
@@ -269,7 +268,6 @@ def _load(path: str) -> Any:
 
 
 def load_options(job: str) -> type[Options]:
-    """The class of a job's options."""
     return _load(JOBS[job].options)
 
 

@@ -30,8 +30,8 @@ def list_jobs(summaries: Mapping[str, str]) -> str:
     """The text of `dcse --help`; `summaries` says of each job what it does."""
     presets = {"presets": "Lists settings for the jobs, by the names that --preset takes."}
     lines = [f"  {job:18}{summary}" for job, summary in {**summaries, **presets}.items()]
-    usage = "usage: dcse JOB --flag=value ...\n"
-    return "\n".join([usage, *lines, "\ndcse JOB --help lists its flags."])
+    usage, more = "usage: dcse JOB --flag=value ...\n", "\ndcse JOB --help lists its flags."
+    return "\n".join([usage, *lines, more])
 
 
 def describe_job(job: str, summary: str, kind: type[Options], arguments: Sequence[str]) -> str:

@@ -28,8 +28,8 @@ class CorpusOptions(Options):
     format: str = option("session_tsv", "Format of the input.", choices=FORMATS)
     input: tuple[str, ...] = option(
         (),
-        "Files of dialogues, comma-separated; also .gz, .bz2, .xz, or .zip with one file inside; "
-        "globs are allowed. package:NAME/FILE names a file inside an installed Python package.",
+        "Files of dialogues, comma-separated; also .gz, .bz2 or .xz; globs are "
+        "allowed. package:NAME/FILE names a file inside an installed Python package.",
         required=True,
         path="files",
     )

@@ -2,23 +2,22 @@
 
 import array
 import collections
-import json
 import pathlib
 import re
 from typing import Any
 
 import numpy as np
 
-from dcse_tf.data.corpus import describe_dropped, read_sessions
+from dcse_tf.data.corpus import CorpusOptions, describe_dropped, read_sessions
 from dcse_tf.data.dialogue import Session
 from dcse_tf.data.words import list_marks, make_splitter
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.report import align, short_path
 from dcse_tf.evaluation.retrieval import read_retrieval_set, read_sts_set
-from dcse_tf.files import atomic_directory, hash_number
+from dcse_tf.files import atomic_directory, hash_number, write_record
 from dcse_tf.input_files import resolve_inputs
-from dcse_tf.inspecting.inspect_options import InspectOptions
 from dcse_tf.inspecting.pages import render_page, render_table
+from dcse_tf.options import option
 
 _NAMES_SHOWN = 40  # intents
 _LONG = 8  # characters of a sentence to look for; shorter ones occur in almost every corpus
@@ -28,16 +27,23 @@ _CANDIDATES = 20_000  # texts held in memory while looking for them
 Table = list[tuple[str, ...]]
 
 
+class InspectOptions(CorpusOptions):
+    """Describes a corpus before anything is trained on it."""
+
+    output_dir: str = option(
+        "", "Folder for report.html, report.json and leaks.tsv.", required=True, path="writes"
+    )
+    retrieval: tuple[str, ...] = option(
+        (), "Semantic retrieval sets (select.txt) to look for in the corpus.", path="files"
+    )
+    sts: tuple[str, ...] = option(
+        (), "Dialogue STS sets (sts.txt) to look for in the corpus.", path="files"
+    )
+    overwrite: bool = option(False, "Replace `output_dir` if it exists.")
+
+
 def inspect_data(config: InspectOptions) -> str:
-    """Describes a corpus and writes report.html, report.json and leaks.tsv.
-
-    Returns:
-        The report as text.
-
-    Raises:
-        InputError: an input cannot be used.
-        FileExistsError: the output exists and may not be replaced.
-    """
+    """Describes a corpus: writes report.html, report.json and leaks.tsv, and returns its text."""
     with atomic_directory(pathlib.Path(config.output_dir), config.overwrite) as folder:
         # Sets are read first, so that their errors appear before the corpus is read.
         paths = resolve_inputs(config.retrieval, "retrieval")
@@ -69,8 +75,7 @@ def inspect_data(config: InspectOptions) -> str:
         figures = found.describe()
         counts = {str(path): len(places) for path, places in leaks.items()}
         content = {"settings": config.to_dict(), "left_out": left_out, **figures, "leaks": counts}
-        text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-        (folder / "report.json").write_text(text, encoding="utf-8")
+        write_record(folder / "report.json", content, sort_keys=False)
         rows = [("set", "sentence", "utterance", "session")]
         for path, places in leaks.items():
             rows += [(str(path), wanted[path][key], *place) for key, place in places.items()]
@@ -157,15 +162,13 @@ class _Statistics:
 def _make_tables(left_out: dict[str, int], found: dict[str, Any]) -> list[Table]:
     """The report as tables: of all figures, and of what is most frequent."""
     rows: Table = [("what", "figure")]
-    for name, value in [
-        *(("left_out_" + k, v) for k, v in left_out.items()),
-        *found["figures"].items(),
-    ]:
-        words = name.replace("_", " ")
-        if not isinstance(value, dict):
-            rows.append((words, f"{value:,}" if isinstance(value, int) else f"{value:.2%}"))
+    named = {f"left_out_{what}": count for what, count in left_out.items()}
+    for name, value in {**named, **found["figures"]}.items():
+        if isinstance(value, dict):
+            told = ", ".join(f"{key} {number:g}" for key, number in value.items())
         else:
-            rows.append((words, ", ".join(f"{key} {number:g}" for key, number in value.items())))
+            told = f"{value:,}" if isinstance(value, int) else f"{value:.2%}"
+        rows.append((name.replace("_", " "), told))
     tables = [rows]
     for name in ("speakers", "intents", "frequent_utterances"):
         most = list(found[name].items())[:_NAMES_SHOWN]

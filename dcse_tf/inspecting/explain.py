@@ -2,18 +2,20 @@
 
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
-from dcse_tf.encoder.graph import EncoderGraph, load_graph
+from dcse_tf.data.dialogue import Context
 from dcse_tf.encoder.load import find_folder
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.response_selection import read_sessions
 from dcse_tf.files import atomic_directory
-from dcse_tf.inspecting.inspect_options import ExplainOptions
 from dcse_tf.inspecting.pages import render_page, render_table
+from dcse_tf.options import Options, option
+
+if TYPE_CHECKING:
+    from dcse_tf.encoder.graph import EncoderGraph
 
 # Lower bound of the product of squared norms, as in the model's own cosine.
 _FLOOR = 1e-24
@@ -22,20 +24,44 @@ _SESSIONS_NAMED = 5  # in a message
 _COLORS = ("33,102,172", "178,24,43")  # blue and red, of negative and positive contributions
 
 
+class ExplainOptions(Options):
+    """Shows how tokens and turns contribute to the similarity of a response and its context."""
+
+    model: str = option(
+        "",
+        "Encoder: a run directory, a checkpoint folder, a hub name or package:NAME.",
+        required=True,
+        path="reads",
+    )
+    input: str = option(
+        "",
+        "File of sessions in jsonl form, such as prepare_data's test.jsonl.",
+        required=True,
+        path="files",
+    )
+    session: str = option("", "Id of the session. Default: the first with at least two turns.")
+    response: int | None = option(
+        None, "Index of the response's turn, from 0. Default: the middle turn.", minimum=0
+    )
+    output_dir: str = option("", "Folder for explanation.html.", required=True, path="writes")
+    context_turns: int = option(
+        3, "Context turns on each side of the response, at most.", minimum=1
+    )
+    context_side: str = option(
+        "both",
+        "Context before and after the response (both) or before only.",
+        choices=("both", "before"),
+    )
+    overwrite: bool = option(False, "Replace `output_dir` if it exists.")
+
+
 class Explanation(NamedTuple):
-    """A response matched with the turns of its context.
+    """A response matched with the turns of its context."""
 
-    Attributes:
-        matrices: for each turn, the matching matrix M, float64 `[turn tokens, response tokens]`.
-        weights: the weight of each turn, float64 `[turns]`.
-        contributions: arrays of the same shapes as `matrices`, whose total is the similarity.
-        similarity: the cosine of the context-aware and the context-free embedding.
-    """
-
-    matrices: list[np.ndarray]
-    weights: np.ndarray
-    contributions: list[np.ndarray]
-    similarity: float
+    matrices: list[np.ndarray]  # of each turn M, float64 [turn tokens, response tokens]
+    weights: np.ndarray  # of each turn, float64 [turns]
+    contributions: list[np.ndarray]  # of the same shapes as matrices; their total is the similarity
+    similarity: float  # the cosine of the context-aware and the context-free embedding
 
 
 def decompose(
@@ -81,16 +107,9 @@ def decompose(
 
 
 def explain(config: ExplainOptions) -> str:
-    """Explains a response's similarity to its context: writes a page.
+    """Explains a response's similarity to its context: writes a page, and returns a summary."""
+    from dcse_tf.encoder.graph import load_graph
 
-    Returns:
-        A summary of a few lines for the terminal.
-
-    Raises:
-        InputError: the model or the session cannot be used.
-        OptionError: the session has no such turn, or the turn has no context.
-        FileExistsError: the output exists and may not be replaced.
-    """
     # The session is read first, so that its errors appear before the model is loaded.
     sessions = read_sessions(pathlib.Path(config.input))
     chosen = [each for each in sessions if config.session in ("", each.session_id)]
@@ -102,7 +121,8 @@ def explain(config: ExplainOptions) -> str:
     response = len(texts) // 2 if config.response is None else config.response
     if response >= len(texts):
         config.refuse("response", f"session {name} has {len(texts)} turns, 0 to {len(texts) - 1}")
-    turns = [*config.context.of(len(texts), response), response]
+    context = Context(config.context_turns, config.context_side)
+    turns = [*context.of(len(texts), response), response]
     if len(turns) == 1:
         config.refuse("context_side", f"there is no turn before the `response`={response}")
 
@@ -129,12 +149,14 @@ def explain(config: ExplainOptions) -> str:
     return "\n".join(lines)
 
 
-def explain_turns(backend: EncoderGraph, texts: list[str]) -> tuple[list[list[str]], Explanation]:
+def explain_turns(backend: "EncoderGraph", texts: list[str]) -> tuple[list[list[str]], Explanation]:
     """Explains the similarity of the last of some turns, the response, to all others.
 
     Returns:
         The tokens of each turn as the model reads them, with [CLS] and [SEP], and the explanation.
     """
+    import tensorflow as tf
+
     encoded = backend.embed_tokens(texts)
     vocabulary = backend.vocabulary.tokens
     ids = backend.tokenize(tf.constant(texts)).to_list()

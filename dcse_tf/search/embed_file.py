@@ -10,37 +10,79 @@ import datetime
 import itertools
 import os
 import pathlib
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from absl import logging
 
+from dcse_tf.encoder.model_options import ModelOptions
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError, name_output
-from dcse_tf.files import flush, lock_output, partial_path, refuse_existing, resumable, write_record
+from dcse_tf.files import (
+    flush,
+    lock_output,
+    partial_path,
+    refuse_existing,
+    remove,
+    require_same,
+    write_record,
+)
 from dcse_tf.input_files import iterate_bare_lines, read_json_object
+from dcse_tf.options import option
 from dcse_tf.progress import Progress
-from dcse_tf.search.search_options import EmbedOptions
+
+
+class EmbedOptions(ModelOptions):
+    """Embeds a file of sentences."""
+
+    input: str = option(
+        "",
+        "Text file, one sentence a line; plain or compressed. It may be larger than memory.",
+        required=True,
+        path="files",
+    )
+    output: str = option(
+        "",
+        "NumPy file to write: float32 [lines, dim], in the order of the lines. If the job is "
+        "stopped, the same command resumes it.",
+        required=True,
+        path="writes",
+    )
+    block_size: int = option(
+        100_000,
+        "Lines embedded and written at a time (100,000 x 384 dimensions: 154 MB); one that is "
+        "repeated in a block is encoded once.",
+        minimum=1,
+    )
+    spark_master: str = option(
+        "",
+        "Embed on a Spark cluster, such as spark://HOST:7077, yarn, k8s://... or local[4]. "
+        "`input` is then Parquet or text, or a glob, and `output` a folder of Parquet with a "
+        "further column, embedding. All workers must reach both.",
+    )
+    text_column: str = option("text", "With `spark_master`: the column to embed.")
+    overwrite: bool = option(
+        False, "Replace `output` if it exists, and start anew instead of resuming."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_needed("spark_master", "text_column")
+        if self.is_given("block_size") and self.spark_master:
+            self.refuse("block_size", "has no meaning with `spark_master`")
+
 
 # Settings that the bits of the embeddings depend on.
 _DECISIVE = (
     *("pooling", "max_sequence_length", "batch_tokens", "compute_dtype", "truncate_dim"),
     "block_size",
 )
+_RECORD = "done.json"  # rows on the disk, texts truncated, and what they are made from
 
 
 def embed(config: EmbedOptions) -> tuple[int, int]:
-    """Embeds every line of a file, including blank ones, so that row and line numbers agree.
-
-    Returns:
-        The shape of the array written, (lines, dim).
-
-    Raises:
-        InputError: the model or the input cannot be used, or the interrupted job to resume had
-            other settings.
-        FileExistsError: the output exists and may not be replaced.
-        LockedError: another process is writing it.
-        OutputError: it cannot be written.
+    """Embeds every line of a file, including blank ones, so that row and line numbers agree; see
+    `dcse_tf.embed`. Returns the shape of the array written, (lines, dim).
     """
     source, output = pathlib.Path(config.input), pathlib.Path(config.output)
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -56,34 +98,57 @@ def embed(config: EmbedOptions) -> tuple[int, int]:
         lines = sum(1 for _ in iterate_bare_lines(source))
         if not lines:
             raise InputError(f"`input`={source}: no lines")
-        with resumable(output, made_from, config.overwrite) as work:
-            rows = _write_rows(config, encoder, lines, work)
+        work = partial_path(output)
+        done = _begin(work, made_from, config.overwrite)
+        try:
+            rows = _write_rows(config, encoder, lines, work, done)
             if _describe_input(source) != described:
                 raise InputError(f"`input`={source}: changed while it was being embedded")
             rows.replace(output)
-            flush(output.parent)
+        except BaseException:
+            if not done["rows"]:
+                remove(work)
+            raise
+        remove(work)
+        flush(output.parent)
     return lines, encoder.dim
 
 
 def _describe_input(path: pathlib.Path) -> str:
     """Size and modification time; hashing would need another pass over a large file."""
-    try:
-        state = path.stat()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
+    state = path.stat()
     changed = datetime.datetime.fromtimestamp(state.st_mtime, datetime.UTC)
     return f"{state.st_size} bytes of {changed}"
 
 
+def _begin(work: pathlib.Path, made_from: dict[str, Any], overwrite: bool) -> dict[str, Any]:
+    """The record of a stopped job with the same `made_from`, or of a new one; makes its folder."""
+    record = work / _RECORD
+    if not record.exists() or overwrite:
+        remove(work)
+        work.mkdir(parents=True)
+        return {"made_from": made_from, "rows": 0, "truncated": 0}
+    remedy = "give the same, or `overwrite` to start anew"
+    try:
+        done = read_json_object(record)
+    except InputError as error:
+        raise InputError(f"{error}; {remedy}") from error
+    problem = f"{work}: begun with other settings or files"
+    require_same(done.get("made_from", {}), made_from, problem, remedy)
+    return done
+
+
 def _write_rows(
-    config: EmbedOptions, encoder: SentenceEncoder, lines: int, work: pathlib.Path
+    config: EmbedOptions,
+    encoder: SentenceEncoder,
+    lines: int,
+    work: pathlib.Path,
+    done: dict[str, Any],
 ) -> pathlib.Path:
     """Embeds the lines whose rows are not in the job's folder yet, block by block; returns the
     complete .npy file, float32 `[lines, dim]`.
     """
-    path, record = partial_path(work / "rows.npy"), work / "done.json"
-    resumed = record.exists()
-    done = read_json_object(record) if resumed else {"rows": 0, "truncated": 0}
+    path, resumed = partial_path(work / "rows.npy"), done["rows"] > 0
     with (
         path.open("r+b" if resumed else "wb") as file,
         Progress("lines", lines, done["rows"]) as progress,
@@ -112,7 +177,7 @@ def _write_rows(
             os.fsync(file.fileno())  # before the record says that the rows are there
             done["rows"] += len(block)
             done["truncated"] += int(truncated.sum())
-            write_record(record, done)
+            write_record(work / _RECORD, done)
     encoder.warn_of_truncated(done["truncated"], "lines")
     return path
 

@@ -12,6 +12,7 @@ The folder of an index holds:
 import dataclasses
 import math
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,9 @@ from dcse_tf.bert.blanks import is_blank
 from dcse_tf.encoder.backend import normalize
 from dcse_tf.errors import InputError, OutputError, require
 from dcse_tf.evaluation.metrics import TIE_TOLERANCE, quantize
-from dcse_tf.files import MADE_FROM_FILE
 from dcse_tf.input_files import UNREADABLE_ARRAY, iterate_bare_lines, read_json_object
 
-TEXTS_FILE, TABLE_FILE = "texts.txt", "texts.npy"
+MADE_FROM_FILE, TEXTS_FILE, TABLE_FILE = "made_from.json", "texts.txt", "texts.npy"
 EMBEDDINGS_FILE, FAISS_FILE = "embeddings.npy", "faiss.index"
 INDEX_TYPE = "`index_type`"  # in made_from.json
 FORMAT = {"format": 4}
@@ -45,9 +45,6 @@ _ADDED_ROWS = 65_536  # at a time
 def write_corpus_texts(source: pathlib.Path, folder: pathlib.Path) -> list[str]:
     """Writes the distinct texts of a file of one text a line, in the order of its lines and without
     blank ones, with a table of their lines; returns the texts.
-
-    Raises:
-        InputError: the file cannot be read or has no text.
     """
     found: dict[str, list[int]] = {}
     number = 0
@@ -91,9 +88,6 @@ def find_nearest(
         queries: float32 `[queries, dim]`, of length 1 each.
         top: number of rows to find for each query, at least 1.
         block_rows: number of rows read and compared at a time.
-
-    Raises:
-        InputError: a cosine is not finite.
     """
     best: list[Nearest] = [(np.zeros(0, np.int64), np.zeros(0)) for _ in queries]
     for start in range(0, len(matrix), block_rows):
@@ -112,23 +106,14 @@ def find_nearest(
 
 @dataclasses.dataclass(frozen=True)
 class Hit:
-    """A text that was found.
+    """A text that was found."""
 
-    Attributes:
-        rank: its rank, from 1.
-        cosine: its cosine with the query.
-        line: the first line of the corpus with the text, counted from 1.
-        count: number of lines with the text in this spelling.
-        text: the text.
-        score: the re-ranker's logit, if there is a re-ranker.
-    """
-
-    rank: int
-    cosine: float
-    line: int
-    count: int
+    rank: int  # from 1
+    cosine: float  # with the query
+    line: int  # the first line of the corpus with the text, from 1
+    count: int  # of lines with the text in this spelling
     text: str
-    score: float | None = None
+    score: float | None = None  # the re-ranker's logit, if there is one
 
 
 def import_faiss() -> Any:
@@ -137,15 +122,8 @@ def import_faiss() -> Any:
 
 
 def build_faiss(matrix: np.ndarray, path: pathlib.Path) -> None:
-    """Builds and writes an approximate index: lists of rows around centres (IVF).
-
-    Args:
-        matrix: float32 `[rows, dim]`, of length 1 each; possibly an array on disk.
-        path: the file to write.
-
-    Raises:
-        InputError: FAISS is not installed.
-        OutputError: the file cannot be written.
+    """Builds and writes an approximate index, lists of rows around centres (IVF), of a matrix of
+    float32 `[rows, dim]`, of length 1 each; possibly an array on disk.
     """
     faiss = import_faiss()
     rows, dim = matrix.shape
@@ -167,15 +145,8 @@ def build_faiss(matrix: np.ndarray, path: pathlib.Path) -> None:
 class SearchIndex:
     """An open index: its embeddings stay on disk, its texts and a FAISS index are in memory.
 
-    Args:
-        path: the folder.
-        nprobe: lists that an approximate search reads.
-
-    Attributes:
-        made_from: what it was made from.
-
-    Raises:
-        InputError: a file is damaged or does not fit the others, or FAISS is not installed.
+    `nprobe` are the lists that an approximate search reads. InputError: a file is damaged or does
+    not fit the others, or FAISS is not installed.
     """
 
     def __init__(self, path: pathlib.Path, nprobe: int = 32):
@@ -186,12 +157,11 @@ class SearchIndex:
                 f"{path}: an index of format {version!r}, expected {expected}; build it anew"
             )
         self._table, self._matrix = (
-            _read_array(path / name) for name in (TABLE_FILE, EMBEDDINGS_FILE)
+            _read(path / name, lambda file: np.load(file, mmap_mode="r", allow_pickle=False))
+            for name in (TABLE_FILE, EMBEDDINGS_FILE)
         )
-        try:
-            self._texts = (path / TEXTS_FILE).read_bytes().decode().split("\n")[:-1]
-        except (OSError, ValueError) as error:
-            raise InputError(f"{path / TEXTS_FILE}: the index is incomplete: {error}") from error
+        self._texts = _read(path / TEXTS_FILE, lambda file: file.read_bytes().decode().split("\n"))
+        del self._texts[-1]
         for name, found in ((TEXTS_FILE, self._texts), (EMBEDDINGS_FILE, self._matrix)):
             if len(found) != len(self._table):
                 raise InputError(f"{path / name}: does not fit the other files of the index")
@@ -236,15 +206,8 @@ class SearchIndex:
     def search(self, embeddings: np.ndarray, top: int) -> list[list[Hit]]:
         """The `top` nearest texts of each query, or all if there are fewer.
 
-        Texts that differ only in upper and lower case and have the same embedding count as one hit,
-        the first of them.
-
-        Args:
-            embeddings: the queries' embeddings, float `[queries, dim]`.
-            top: number of texts for each query, at least 1.
-
-        Returns:
-            For each query its hits, best first; ties in the order of their lines.
+        Queries are float `[queries, dim]`. Texts that differ only in upper and lower case and have
+        the same embedding count as one hit, the first of them. Ties are in the order of lines.
         """
         queries = normalize(embeddings).astype(np.float32)
         hits: list[list[Hit]] = [[] for _ in queries]
@@ -271,9 +234,8 @@ class SearchIndex:
         return hits
 
 
-def _read_array(path: pathlib.Path) -> np.ndarray:
-    """An array of an index, left on disk."""
+def _read(path: pathlib.Path, read: Callable[[pathlib.Path], Any]) -> Any:
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
+        return read(path)
     except UNREADABLE_ARRAY as error:
         raise InputError(f"{path}: the index is incomplete or damaged: {error}") from error

@@ -15,26 +15,103 @@ from absl import logging
 from dcse_tf.bert.blanks import is_blank
 from dcse_tf.bert.vocabulary import END_OF_TURN
 from dcse_tf.encoder.backend import normalize
+from dcse_tf.encoder.model_options import ModelOptions
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.files import (
-    MADE_FROM_FILE,
     atomic_directory,
     hash_file,
     require_same,
     restore_replaced,
     write_record,
 )
+from dcse_tf.options import OptionError, option
 from dcse_tf.progress import Progress
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.search import index as layout
 from dcse_tf.search.embed_file import write_header
-from dcse_tf.search.index import Hit, SearchIndex
-from dcse_tf.search.search_options import SearchOptions
+from dcse_tf.search.index import MADE_FROM_FILE, Hit, SearchIndex
 
 _QUERIES_AT_A_TIME = 256
 _TEXTS_AT_A_TIME = 65_536
 _SETTINGS = ("pooling", "max_sequence_length", "truncate_dim")
+
+
+class SearchOptions(ModelOptions):
+    """Finds the texts of a corpus that are nearest to queries."""
+
+    corpus: str = option(
+        "",
+        "Text file to search, one text a line, UTF-8; plain or compressed. Not needed if "
+        "`index` exists.",
+        path="files",
+    )
+    find: str = option(
+        "similar",
+        "similar: texts that mean the same. responses: texts that answer the query, a dialogue "
+        "with turns separated by [EOT], by the heads of a training with `projection_dim`.",
+        choices=("similar", "responses"),
+    )
+    index: str = option(
+        "",
+        "Folder of the index, built if it does not exist. Default: a temporary folder.",
+        path="resumes",
+    )
+    index_type: str = option(
+        "exact",
+        "To build the index. exact compares a query with every text; ivf, an approximate index of "
+        "FAISS (pip install faiss-cpu), with some, and holds all embeddings in memory.",
+        choices=("exact", "ivf"),
+    )
+    nprobe: int = option(
+        32, "Searching ivf: lists of texts to read. More are slower and find more.", minimum=1
+    )
+    query: str | None = option(
+        None, "A single query. Default: `queries`, or else lines of standard input."
+    )
+    queries: tuple[str, ...] = option(
+        (), "Text files of queries, one a line, comma-separated.", path="files"
+    )
+    top: int = option(5, "Texts to find for each query.", minimum=1)
+    reranker: str = option(
+        "",
+        "Re-ranker that orders the texts found (a run directory, a checkpoint or an ONNX export). "
+        "A query is then a dialogue, with turns separated by [EOT].",
+        path="reads",
+    )
+    rerank_top: int = option(100, "With `reranker`: texts to find and then re-order.", minimum=1)
+    cosine_weight: float = option(
+        0.0,
+        "With `reranker`: order by its score plus this times the cosine. One that has seen few "
+        "dialogues needs the cosine's help: 4 to 32.",
+        minimum=0.0,
+    )
+    output: str = option(
+        "",
+        "File for the answers, a JSON object a query, which is replaced; - for standard output. "
+        "Default: print them in readable form.",
+        path="renews",
+    )
+    overwrite: bool = option(False, "Rebuild `index` even if it exists.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (self.corpus or self.index):
+            raise OptionError("nothing to search: give `corpus`, or `index` with one built before")
+        self.check_needed("corpus", "index_type", "overwrite")
+        if self.query is not None and self.queries:
+            raise OptionError("give either `query` or `queries`")
+        if self.query is not None and is_blank(self.query):
+            raise OptionError("`query`: is blank; without it, queries come from standard input")
+        self.check_needed("reranker", "rerank_top", "cosine_weight")
+        if self.projection:
+            raise OptionError("`projection`: give `find`=responses, which uses both heads")
+        if self.find == "responses":  # the heads were trained on whole mean embeddings
+            for name in ("truncate_dim", "pooling"):
+                if self.is_given(name) and getattr(self, name) != "mean":
+                    self.refuse(name, "has no meaning with `find`=responses")
+        if self.reranker and self.rerank_top < self.top:
+            self.refuse("rerank_top", f"expected `top`={self.top} at least, the best of them")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,11 +178,7 @@ def split_turns(query: str) -> list[str]:
 def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
     """Opens the index that the settings name; one that does not exist is built first.
 
-    Raises:
-        InputError: a model, the corpus or the index cannot be used, or the index was made from
-            another model or corpus.
-        LockedError: another process is building the index.
-        OutputError: the index cannot be written.
+    Raises InputError if it was made from another model or corpus.
     """
     with contextlib.ExitStack() as stack:
         parent = "" if config.index else stack.enter_context(tempfile.TemporaryDirectory())

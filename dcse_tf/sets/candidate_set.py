@@ -14,16 +14,61 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dcse_tf.data.corpus import content_key, read_sessions
+from dcse_tf.data.corpus import SplitOptions, content_key, read_sessions
 from dcse_tf.data.dialogue import Session, Utterance
 from dcse_tf.data.formats.candidates import CandidateGroup
 from dcse_tf.data.manifest import SPLITS
 from dcse_tf.data.words import make_splitter
 from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_file, hash_number
+from dcse_tf.options import option
 from dcse_tf.progress import Progress
 from dcse_tf.sets.retrieval_set import Bm25
-from dcse_tf.sets.set_options import BuildCandidatesOptions
+
+
+class BuildCandidatesOptions(SplitOptions):
+    """Builds grouped candidates from dialogues: each context with its response and negatives."""
+
+    output: str = option(
+        "", "The file to write, one JSON object a context.", required=True, path="writes"
+    )
+    responses: str = option(
+        "one",
+        "Responses of a session: one, drawn, or all that have a turn before them.",
+        choices=("one", "all"),
+    )
+    context_turns: int = option(
+        10, "Turns before the response to use as its context, at most. 0: all.", minimum=0
+    )
+    candidates: int = option(
+        10, "Candidates for a context, including the true response.", minimum=2, maximum=10_000
+    )
+    negatives_from: str = option(
+        "random",
+        "The other candidates are responses of other sessions, drawn or those that BM25 finds "
+        "nearest to the context. They are of the split of their response, so that none is held "
+        "out: give the fractions and seed of prepare_data.",
+        choices=("random", "bm25"),
+    )
+    skip_top: int = option(
+        0,
+        "With bm25: nearest ones to skip, as they may be as good as the true response.",
+        minimum=0,
+        maximum=1_000_000,
+    )
+    same_role: bool = option(
+        True,
+        "Choose negatives among what the responder's role says, if that is enough; else who "
+        "speaks tells many from the true response.",
+    )
+    dev_fraction: float = 0.0  # no split: negatives come from all other sessions
+    test_fraction: float = 0.0
+    overwrite: bool = option(False, "Replace the output if it exists.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.negatives_from == "random" and self.skip_top:
+            self.refuse("skip_top", "has no meaning with `negatives_from`=random")
 
 
 class Response(NamedTuple):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dcse_tf.encoder.model_options import ModelOptions
 from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_directory
-from dcse_tf.search.search_options import EmbedOptions
+from dcse_tf.search.embed_file import EmbedOptions
 from dcse_tf.spark.cluster import URL, connect, list_inputs
 
 if TYPE_CHECKING:

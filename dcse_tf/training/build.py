@@ -24,7 +24,7 @@ from dcse_tf.tasks.objective import START_ENCODER, Objective, build_objective
 from dcse_tf.tasks.spec import Setup
 from dcse_tf.tasks.train_options import ENCODER_SIZES, TrainOptions
 from dcse_tf.training.trainer import Trainer, WarmupDecay, build_optimizer, make_strategy
-from dcse_tf.worker import read_worker
+from dcse_tf.training.worker import read_worker
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from dcse_tf.tasks.spec import Scores
 from dcse_tf.training.trainer import Trainer
-from dcse_tf.worker import Worker
+from dcse_tf.training.worker import Worker
 
 if TYPE_CHECKING:
     from dcse_tf.training.checkpoint_store import CheckpointStore

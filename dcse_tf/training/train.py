@@ -19,7 +19,7 @@ from dcse_tf.training.dev_evaluation import make_dev_evaluation
 from dcse_tf.training.hooks import Evaluate, Outcome, Report, SummaryWriter
 from dcse_tf.training.run_directory import begin_run, describe_inputs, record_corpus
 from dcse_tf.training.trainer import divide_cpu, make_strategy
-from dcse_tf.worker import read_worker
+from dcse_tf.training.worker import read_worker
 
 
 def train(options: TrainOptions) -> Outcome | None:

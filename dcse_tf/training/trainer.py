@@ -11,7 +11,7 @@ from keras import ops
 from dcse_tf.options import OptionError
 from dcse_tf.tasks.objective import LOSS, average
 from dcse_tf.tasks.spec import Tensors
-from dcse_tf.worker import read_worker
+from dcse_tf.training.worker import read_worker
 
 # The exponential decay of the authors' code: times 0.98 every 10,000 steps, not below 1e-5.
 _DECAY_RATE, _DECAY_STEPS, _FLOOR = 0.98, 10_000, 1e-5

@@ -10,9 +10,8 @@ import sys
 
 import pytest
 
-from dcse_tf.errors import InputError, LockedError, OutputError
+from dcse_tf.errors import LockedError, OutputError
 from dcse_tf.files import (
-    MADE_FROM_FILE,
     atomic_directory,
     atomic_file,
     find_damage,
@@ -23,7 +22,6 @@ from dcse_tf.files import (
     partial_path,
     refuse_existing,
     restore_replaced,
-    resumable,
 )
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -228,7 +226,7 @@ def test_a_folder_made_for_a_lock_goes_if_nothing_was_put_into_it(tmp_path):
     assert (tmp_path / "a" / "b" / "c").exists()
 
 
-# Hashes and resumed work
+# Hashes
 
 
 def test_damage_is_found(tmp_path):
@@ -244,39 +242,3 @@ def test_damage_is_found(tmp_path):
     assert hash_number("对话") == int(
         hashlib.blake2b("对话".encode(), digest_size=8).hexdigest(), 16
     )
-
-
-BEFORE = {"`pooling`": "mean", "contents of `model`": "0" * 64, "`size`": 7}
-
-
-def test_work_is_resumed_with_the_same_settings_alone(tmp_path):
-    output = tmp_path / "out"
-    work = partial_path(output)
-
-    def stop_after(*steps):
-        with resumable(output, BEFORE, overwrite=False) as folder:
-            assert (folder, names(folder)) == (work, [MADE_FROM_FILE])
-            for step in steps:
-                (folder / step).touch()
-            raise Broken
-
-    with pytest.raises(Broken):
-        stop_after()
-    assert names(tmp_path) == []  # no step was finished
-    with pytest.raises(Broken):
-        stop_after("step")
-    changed = {**BEFORE, "`size`": 8, "contents of `model`": "1" * 64}
-    said = r"begun with .*: `size`: 8 \(was 7\); contents of `model`: SHA-256 1{12}\.\.\. \(was"
-    with pytest.raises(InputError, match=said), resumable(output, changed, overwrite=False):
-        pass
-    with resumable(output, BEFORE, overwrite=False) as folder:
-        assert names(folder) == [MADE_FROM_FILE, "step"]
-        (folder / "step").rename(output)
-    assert names(tmp_path) == ["out"]
-    work.mkdir()
-    (work / "step").touch()
-    said = "give the same, or `overwrite`"
-    with pytest.raises(InputError, match=said), resumable(output, changed, overwrite=False):
-        pass
-    with resumable(output, changed, overwrite=True) as folder:
-        assert names(folder) == [MADE_FROM_FILE]

@@ -2,10 +2,8 @@
 
 import bz2
 import gzip
-import io
 import lzma
 import pathlib
-import zipfile
 
 import pytest
 from absl import logging
@@ -25,20 +23,11 @@ LINES = ["one", " 二二\t二\u2028\x85\x0b三 ", "", "th\rree"]
 CONTENT = "\n".join([*LINES, ""]).encode()
 
 
-def zip_of(*names: str, content: bytes = CONTENT) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name in names:
-            archive.writestr(name, b"" if name.endswith("/") else content)
-    return buffer.getvalue()
-
-
 PACKERS = {
     "plain": lambda content: content,
     "gz": gzip.compress,
     "bz2": bz2.compress,
     "xz": lzma.compress,
-    "zip": lambda content: zip_of("data/", "data/a", "__MACOSX/._a", content=content),
 }
 
 
@@ -71,13 +60,10 @@ def test_lines_come_with_their_numbers(tmp_path, packer, encoding):
         (".gz", gzip.compress(b"line\n" * 5000)[:-12]),
         (".gz", CONTENT),
         (".xz", lzma.compress(CONTENT)[:-12]),
-        (".zip", zip_of("a")[:-30]),
-        (".zip", zip_of()),
-        (".zip", zip_of("a", "b")),
-        (".zip", zip_of("a")[:40] + b"\xff" * 5 + zip_of("a")[45:]),
+        (".zip", CONTENT),
         (".txt", "one\ntwo".encode("utf-16")[:-1]),
     ],
-    ids=["cut", "plain", "xz cut", "zip cut", "no file", "two", "damaged", "half a character"],
+    ids=["cut", "plain", "xz cut", "zip", "half a character"],
 )
 def test_a_file_that_cannot_be_read_is_named(tmp_path, suffix, content):
     path = tmp_path / f"a{suffix}"

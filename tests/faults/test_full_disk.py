@@ -8,8 +8,7 @@ from tiny_bert import build_backbone, save_checkpoint
 from train_options import make_options
 
 from dcse_tf.errors import OutputError
-from dcse_tf.search.embed_file import embed
-from dcse_tf.search.search_options import EmbedOptions
+from dcse_tf.search.embed_file import EmbedOptions, embed
 from dcse_tf.training.hooks import SummaryWriter
 from dcse_tf.training.train import train
 

@@ -14,8 +14,7 @@ from tiny_bert import build_backbone, save_checkpoint
 from dcse_tf.errors import EXIT_STATUS
 from dcse_tf.files import partial_path
 from dcse_tf.input_files import parse_json
-from dcse_tf.search.embed_file import embed
-from dcse_tf.search.search_options import EmbedOptions
+from dcse_tf.search.embed_file import EmbedOptions, embed
 
 pytestmark = pytest.mark.slow
 

@@ -4,11 +4,9 @@ The contents that fuzzers found lie in fixtures/findings as READER-NAME; short o
 """
 
 import dataclasses
-import io
 import json
 import pathlib
 import tempfile
-import zipfile
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -84,13 +82,6 @@ def _read_record(path: pathlib.Path) -> None:
     assert count_records(shard) == 1
 
 
-def _zip(content: bytes) -> bytes:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("dialogues.jsonl", content)
-    return file.getvalue()
-
-
 _LINES = b'{"session_id": "1", "turns": [{"role": "u", "text": "hi"}]}\n'
 _VOCABULARY = "\n".join([*SPECIAL_TOKENS, "a", "##b", "的", ""]).encode()
 _BERT = {
@@ -105,7 +96,6 @@ _RECORD = serialize_session(
 _WEIGHTS = safetensors.numpy.save({"x": np.ones(2, np.float32)})
 READERS = {
     **{name: Reader("corpus", _read_corpus(name)) for name in FORMATS},
-    "zip": Reader("a.jsonl.zip", _read_corpus("jsonl"), _zip(_LINES)),
     "groups": Reader("a", lambda path: list(read_groups(path, "jsonl", BadLines(3)))),
     "sentences": Reader("a.txt", lambda path: list(iterate_bare_lines(path)), b"a\r\n\n"),
     "retrieval": Reader(

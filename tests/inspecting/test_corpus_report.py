@@ -11,8 +11,7 @@ from dcse_tf.data.dialogue import make_session
 from dcse_tf.data.formats import published
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines
-from dcse_tf.inspecting.corpus_report import inspect_data
-from dcse_tf.inspecting.inspect_options import InspectOptions
+from dcse_tf.inspecting.corpus_report import InspectOptions, inspect_data
 
 # In the order of the file: session, turns (role, text, intents).
 DIALOGUES = [

@@ -11,8 +11,7 @@ from tiny_bert import DIM, VOCABULARY, build_backbone, save_checkpoint
 from dcse_tf.bert.bert import build_bert_encoder
 from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.errors import InputError
-from dcse_tf.inspecting.explain import decompose, explain, explain_turns
-from dcse_tf.inspecting.inspect_options import ExplainOptions
+from dcse_tf.inspecting.explain import ExplainOptions, decompose, explain, explain_turns
 from dcse_tf.matching.equations import MatchingForm, build_turn_attention, write_matching
 from dcse_tf.options import OptionError
 

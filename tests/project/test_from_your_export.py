@@ -12,7 +12,7 @@ import pytest
 
 from dcse_tf.arguments import parse_flags
 from dcse_tf.data.corpus import read_sessions
-from dcse_tf.inspecting.inspect_options import InspectOptions
+from dcse_tf.inspecting.corpus_report import InspectOptions
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGE = (ROOT / "docs/from_your_export.md").read_text(encoding="utf-8")

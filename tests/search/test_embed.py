@@ -13,7 +13,7 @@ from dcse_tf.bert.bert import build_bert_encoder
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.search import embed_file as job
-from dcse_tf.search.search_options import EmbedOptions
+from dcse_tf.search.embed_file import EmbedOptions
 
 LINES = [
     *["where is my parcel", "ok", "", "好的发货", "i want a refund for the blue cup"],

@@ -14,7 +14,7 @@ from tiny_reranker import save_reranker
 from dcse_tf.cli.commands import search
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
-from dcse_tf.files import MADE_FROM_FILE, write_record
+from dcse_tf.files import write_record
 from dcse_tf.matching.head_files import list_head_maps, project, write_heads
 from dcse_tf.matching.heads import build_heads
 from dcse_tf.options import OptionError
@@ -24,6 +24,7 @@ from dcse_tf.search import searcher as job
 from dcse_tf.search.index import (
     EMBEDDINGS_FILE,
     FORMAT,
+    MADE_FROM_FILE,
     SLACK,
     Hit,
     SearchIndex,
@@ -31,7 +32,7 @@ from dcse_tf.search.index import (
     find_nearest,
     write_corpus_texts,
 )
-from dcse_tf.search.search_options import SearchOptions
+from dcse_tf.search.searcher import SearchOptions
 
 # The nearest rows
 

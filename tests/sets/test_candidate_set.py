@@ -11,8 +11,7 @@ from dcse_tf.data.formats import read_groups
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines
 from dcse_tf.options import OptionError
-from dcse_tf.sets.candidate_set import build_candidates
-from dcse_tf.sets.set_options import BuildCandidatesOptions
+from dcse_tf.sets.candidate_set import BuildCandidatesOptions, build_candidates
 
 TOPICS = ("parcel", "refund", "cup", "size", "colour")
 COMMON = ("OK", "ok", "Thanks", "thanks")

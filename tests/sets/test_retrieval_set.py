@@ -12,8 +12,12 @@ from rank_bm25 import BM25Okapi
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.retrieval import read_retrieval_set
 from dcse_tf.options import OptionError
-from dcse_tf.sets.retrieval_set import build_retrieval, build_retrieval_set, sample_balanced
-from dcse_tf.sets.set_options import BuildRetrievalOptions
+from dcse_tf.sets.retrieval_set import (
+    BuildRetrievalOptions,
+    build_retrieval,
+    build_retrieval_set,
+    sample_balanced,
+)
 
 
 def draw_labelled(seed, sizes=(30, 25, 20, 4, 1)):

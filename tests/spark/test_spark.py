@@ -17,7 +17,7 @@ from dcse_tf.data.corpus import PrepareOptions
 from dcse_tf.data.prepare import prepare
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
-from dcse_tf.search.search_options import EmbedOptions
+from dcse_tf.search.embed_file import EmbedOptions
 from dcse_tf.spark import embed_column
 from dcse_tf.spark.cluster import connect, explain_fault
 from dcse_tf.spark.embed_on_spark import embed_on_spark

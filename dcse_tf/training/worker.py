@@ -1,4 +1,4 @@
-"""Finds which of several training processes this one is. This module does not import TensorFlow."""
+"""Finds which of several training processes this one is."""
 
 import dataclasses
 import os
