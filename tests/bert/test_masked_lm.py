@@ -7,14 +7,13 @@ import tensorflow as tf
 from encoded_tables import build_masked_lm
 from lettered_corpus import MASK, SPECIAL, prepare_sessions
 from tiny_bert import VOCABULARY_SIZE, build_backbone, draw_utterances, make_table
-from train_options import make_options
+from train_options import make_options, write_untrained
 
 from dcse_tf.bert import weights as bert_weights
 from dcse_tf.bert.bert import build_bert_encoder, load_masked_lm_head
 from dcse_tf.bert.layout import Layout, lay_out
 from dcse_tf.errors import InputError
 from dcse_tf.training.build import build_training
-from dcse_tf.training.train import train
 
 POSITIONS = [[1, 2], [0, 3], [4, 0]]
 DIM = 64
@@ -108,15 +107,14 @@ def test_adapting_an_encoder_without_a_head_begins_from_its_token_embeddings(dat
 
     What else is not trained, the epsilon of the layer norms, is handed on too.
     """
-    settings = {"task": "mlm", "data_dir": str(data_dir), "steps": 1, "learning_rate": 0.0}
-    settings |= {"global_batch_size": 4, "dev_samples": 0}
+    settings = {"task": "mlm", "data_dir": str(data_dir)}
     first, second = tmp_path / "first", tmp_path / "second"
-    train(make_options(encoder_size="tiny", run_dir=str(first), **settings))
-    config = first / "encoder/config.json"
+    write_untrained(first, encoder_size="tiny", **settings)
+    config = first / "config.json"
     config.write_text(config.read_text().replace("1e-12", "0.02"))
-    train(make_options(encoder=str(first), run_dir=str(second), seed=5, **settings))
-    assert json.loads((second / "encoder/config.json").read_text())["layer_norm_eps"] == 0.02
-    before, after = (bert_weights.read_tensors(run / "encoder") for run in (first, second))
+    write_untrained(second, encoder=str(first), seed=5, **settings)
+    assert json.loads((second / "config.json").read_text())["layer_norm_eps"] == 0.02
+    before, after = (bert_weights.read_tensors(folder) for folder in (first, second))
     for name, value in before.items():
         np.testing.assert_array_equal(after[name], value, err_msg=name)
 

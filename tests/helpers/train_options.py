@@ -1,5 +1,6 @@
-"""Options of trainings for tests, of whichever task."""
+"""Options of trainings for tests, of whichever task, and what a training leaves."""
 
+import shutil
 import types
 
 from dcse_tf.tasks.train_options import TrainOptions
@@ -22,3 +23,24 @@ def make_manifest(samples=1000, longest=50, truncated=0):
 def resolve(options, *corpus, **facts):
     """Resolved for the corpus that `make_manifest` makes of the other arguments."""
     return options.resolve(make_manifest(*corpus, **facts))
+
+
+def rewind(run_dir, step):
+    """Copies a run as a kill after `step` leaves it: without later checkpoints and its encoder."""
+    copy = run_dir.with_name(f"{run_dir.name}-rewound")
+    shutil.copytree(run_dir, copy, ignore=shutil.ignore_patterns("encoder"))
+    for checkpoint in (copy / "checkpoints").iterdir():
+        if int(checkpoint.name.removeprefix("step-")) > step:
+            shutil.rmtree(checkpoint)
+    assert (copy / f"checkpoints/step-{step:09d}").exists()
+    return copy
+
+
+def write_untrained(folder, **values):
+    """Writes the encoder of a training without a step into a new folder; returns the training."""
+    from dcse_tf.training.build import build_training
+
+    training = build_training(make_options(run_dir="unused", **values))
+    folder.mkdir(parents=True)
+    training.options.write_encoder(training.objective, folder)
+    return training

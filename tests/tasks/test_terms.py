@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from train_options import make_options, rewind
 
 import dcse_tf
 from dcse_tf.exporting.export import write_model_card
@@ -14,6 +15,7 @@ from dcse_tf.options import OptionError, option
 from dcse_tf.tasks import TASKS
 from dcse_tf.tasks.spec import Term, TermOptions
 from dcse_tf.tasks.train_options import TrainOptions
+from dcse_tf.training.build import build_training
 
 SETTINGS = {
     "encoder_size": "tiny", "global_batch_size": 8, "steps": 4, "learning_rate": 1e-3,
@@ -79,8 +81,7 @@ def train(data_dir, folder, task, **changes):
 @pytest.mark.parametrize("task", OF_TASK)
 def test_it_trains_is_logged_and_resumes_to_the_bit(data_dir, tmp_path, task):
     whole = train(data_dir, tmp_path / "whole", task)
-    train(data_dir, tmp_path / "resumed", task, steps=2)
-    resumed = train(data_dir, tmp_path / "resumed", task)
+    resumed = train(data_dir, rewind(tmp_path / "whole", 2), task)
     for name, tensor in whole.items():
         np.testing.assert_array_equal(resumed[name], tensor, err_msg=name)
 
@@ -98,9 +99,16 @@ def test_it_trains_is_logged_and_resumes_to_the_bit(data_dir, tmp_path, task):
     write_model_card(card, config, run / "encoder", {}, "", task == "dialogue_cse")
     assert "| size_weight | 0.5 |" in card.read_text()
 
-    # It is in the objective: without it, the weights are others.
-    plain = train(data_dir, tmp_path / "plain", task, size_weight=0.0)
-    assert any((plain[name] != whole[name]).any() for name in whole)
+    # It is in the objective: without it, the first step's loss is less by so much.
+    values = {**SETTINGS, **OF_TASK[task], "data_dir": str(data_dir), "run_dir": "unused"}
+    losses = {}
+    for weight in (0.0, 0.5):
+        training = build_training(make_options(task=task, size_weight=weight, **values))
+        found = training.model(next(training.batches()), training=False)
+        losses[weight] = float(found["loss"])
+    size = float(found["size/loss"] / found["size/weight"])
+    assert size > 1e-3
+    assert losses[0.5] - losses[0.0] == pytest.approx(0.5 * size, rel=1e-3)
 
 
 def test_its_options_are_those_of_its_tasks_alone_and_are_off_by_default():

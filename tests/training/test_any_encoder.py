@@ -16,7 +16,7 @@ from tiny_checkpoints import (
     write_mpnet_vocabulary,
     write_weights,
 )
-from train_options import make_options
+from train_options import make_options, rewind, write_untrained
 from written_dialogues import make_dialogues
 
 from dcse_tf.bert.pairs import strip_ends
@@ -26,7 +26,6 @@ from dcse_tf.errors import InputError
 from dcse_tf.exporting.export import export
 from dcse_tf.exporting.export_formats import ExportOptions
 from dcse_tf.reranker.reranker import Reranker
-from dcse_tf.training.build import build_training
 from dcse_tf.training.train import train
 
 pytestmark = pytest.mark.slow
@@ -114,57 +113,42 @@ def test_the_exported_tokenizer_gives_the_ids_of_the_exported_weights(trained, t
 def test_masked_language_modelling_predicts_no_prefix_and_goes_on_from_it(
     start, corpus, expected, tmp_path
 ):
-    options = make_options(
-        **{"encoder": str(start), "data_dir": str(corpus), "run_dir": "unused", "task": "mlm"},
-        **{"global_batch_size": 4, "mask_rate": 1.0, "layout": "padded"},
-    )
-    training = build_training(options)
+    values = {"encoder": str(start), "data_dir": str(corpus), "task": "mlm", "mask_rate": 1.0}
+    training = write_untrained(tmp_path / "mlm", **values, global_batch_size=4, layout="padded")
     batch = next(iter(training.dataset()))
     width = int(tf.shape(batch["padding_mask"])[1])
     places = batch["masked_lm_places"] % width
     assert int(tf.reduce_min(places)) > training.setup.vocabulary.count_prefix() > 0
-    run(start, corpus, tmp_path, task="mlm")
-    np.testing.assert_allclose(embed(tmp_path / "run"), expected, atol=1e-5)
+    np.testing.assert_allclose(embed(tmp_path / "mlm"), expected, atol=1e-5)
 
 
 # Its distances are weights too; the other three are trained as BERTs.
 @pytest.mark.parametrize("start", ["mpnet"], indirect=True)
 def test_a_resumed_run_leaves_the_encoder_of_a_straight_one(start, corpus, tmp_path):
-    moving = {
-        "batch_form": "dense",
-        "negatives": 3,
-        "learning_rate": 1e-3,
-        "warmup_steps": 1,
-        "decay": "constant",
-        "dropout": 0.1,
-        "freeze_layers": 0,
-        "freeze_embeddings": False,
-        "deterministic": True,
-    }
-    in_domain = {
-        "cosine_weight": 0.8,
-        "prediction_weight": 0.95,
-        "rehearsal_weight": 1.0,
-        "rehearsal_texts": 4,
-        "projection_dim": 8,
-        "projection_share": 0.5,
-    }
-    for name, stops in {"straight": [4], "resumed": [2, 4]}.items():
-        for steps in stops:
-            run(start, corpus, tmp_path / name, **{**moving, **in_domain, "steps": steps})
+    settings = {
+        "batch_form": "dense", "negatives": 3, "learning_rate": 1e-3, "warmup_steps": 1,
+        "decay": "constant", "dropout": 0.1, "freeze_layers": 0, "freeze_embeddings": False,
+        "cosine_weight": 0.8, "prediction_weight": 0.95, "rehearsal_weight": 1.0,
+        "rehearsal_texts": 4, "projection_dim": 8, "projection_share": 0.5,
+        "deterministic": True, "steps": 4, "save_every": 2,
+    }  # fmt: skip
+    straight = run(start, corpus, tmp_path, **settings)
+    resumed = rewind(straight, 2)
+    run(start, corpus, tmp_path, **settings, run_dir=str(resumed))
 
-    def read(name):
-        folder = tmp_path / name / "run/encoder"
+    def read(folder):
         tensors = [
-            safetensors.numpy.load_file(path) for path in sorted(folder.glob("*.safetensors"))
+            safetensors.numpy.load_file(path)
+            for path in sorted((folder / "encoder").glob("*.safetensors"))
         ]
         return tensors[0] | tensors[1]  # the projection heads and the encoder
 
-    straight, resumed = read("straight"), read("resumed")
+    moved = np.abs(embed(resumed) - embed(start, prefix=PREFIX)).max()
+    straight, resumed = read(straight), read(resumed)
     assert straight.keys() == resumed.keys()
     for name, tensor in straight.items():
         np.testing.assert_array_equal(resumed[name], tensor, err_msg=name)
-    assert np.abs(embed(tmp_path / "resumed/run") - embed(start, prefix=PREFIX)).max() > 1e-3
+    assert moved > 1e-3
     before = safetensors.numpy.load_file(start / "model.safetensors")
     assert before.keys() < straight.keys()  # it has no heads
     bias = "encoder.relative_attention_bias.weight"
@@ -181,13 +165,17 @@ RERANKER = {
 
 @pytest.mark.parametrize("start", ["xlm-roberta"], indirect=True)
 def test_a_re_ranker_begins_with_it_and_reads_no_prefix(start, dialogues_file, tmp_path):
-    moving = {**RERANKER, "steps": 2, "learning_rate": 1e-3, "deterministic": True}
-    rankings = []
+    rankings, drawn = [], []
     for name, prefix in {"with": PREFIX, "without": ""}.items():
-        folder = tmp_path / name
-        data = prepare_for(start, dialogues_file, folder, prefix, longest=64)
-        ranked = Reranker.load(run(start, data, folder, **moving)).rank(["Where is it"], TEXTS)
+        data = prepare_for(start, dialogues_file, tmp_path / name, prefix, longest=64)
+        values = {"encoder": str(start), "data_dir": str(data), "global_batch_size": 4}
+        folder = tmp_path / name / "reranker"
+        training = write_untrained(folder, **values, **RERANKER)
+        drawn.append(next(training.dataset().as_numpy_iterator()))
+        ranked = Reranker.load(folder).rank(["Where is it"], TEXTS)
         rankings.append([(found.text, found.score) for found in ranked])
+    for tensors in zip(*(batch.values() for batch in drawn), strict=True):
+        np.testing.assert_array_equal(*tensors)
     assert rankings[0] == rankings[1]
     assert sorted(text for text, _ in rankings[0]) == sorted(TEXTS)
     assert len({score for _, score in rankings[0]}) > 1
