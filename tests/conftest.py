@@ -39,6 +39,12 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.freeze()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begins with the folders of long files, so that two processes end at about the same time."""
+    long = ("exporting", "faults", "golden", "project", "spark", "tasks", "training")
+    items.sort(key=lambda item: item.path.parent.name not in long)
+
+
 @pytest.fixture(scope="session")
 def dialogues_file(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     path = tmp_path_factory.mktemp("corpus") / "dialogues.jsonl"
@@ -101,17 +107,15 @@ def optimized_graphs() -> Iterator[None]:
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 
-@pytest.fixture(scope="module")
-def verified_here() -> Iterator[None]:
+@pytest.fixture
+def verified_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Verifies written SavedModels in this process, for tests that are about something else.
 
     The fresh process that test_saved_model and test_end_to_end use takes seconds.
     """
     from dcse_tf.exporting.fresh_process import answer
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dcse_tf.exporting.saved_model._answer", lambda f, x: answer(str(f), x))
-        yield
+    monkeypatch.setattr("dcse_tf.exporting.saved_model._answer", lambda f, x: answer(str(f), x))
 
 
 @pytest.fixture(scope="session")

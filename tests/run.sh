@@ -15,7 +15,7 @@ if [[ ${1:-} == --fast ]]; then
   tier=(-m "not slow")
 fi
 # Two at once, for half of the time goes into tracing, which takes one core; a file's tests share
-# what they have prepared. In the order of names: by xdist's own, the files of one long test come
+# what they have prepared. In conftest's order: by xdist's own, the files of one long test come
 # last and alone. Each process takes up to 10 GB.
 status=0
 .venv/bin/python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder "${tier[@]}" "$@" || status=$?

@@ -126,7 +126,9 @@ def test_each_answer_is_held_to_the_encoders(graph, tmp_path, monkeypatch, facto
             write_encoder(tmp_path, encoder, options)
 
 
-def test_an_export_that_computes_something_else_does_not_appear(run, tmp_path, monkeypatch):
+def test_an_export_that_computes_something_else_does_not_appear(
+    run, tmp_path, monkeypatch, verified_here
+):
     embed = ServedEncoder._embed
 
     def wrong(self, x):
@@ -136,6 +138,9 @@ def test_an_export_that_computes_something_else_does_not_appear(run, tmp_path, m
     with pytest.raises(OutputError, match=r"refused: .*difference .* is 2.0e-05"):
         dcse_tf.export(run_dir=run, output_dir=tmp_path / "models", unit_norm=True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_fresh_process_cannot_run_is_refused(tmp_path):
     with pytest.raises(OutputError, match=r"a fresh process cannot run it: .*saved_model"):
         saved_model._answer(tmp_path, {"sentences": np.array(TEXTS)})
 
