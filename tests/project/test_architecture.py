@@ -78,7 +78,7 @@ BUDGETS = {
     "spark": 371,
     "tasks": 1918,
     "training": 1606,
-    "tests": 17836,
+    "tests": 17805,
     "experiments": 3032,
     "docs": 2162,
 }

@@ -1,5 +1,6 @@
 """The package as it is installed: a wheel, used in a directory that has nothing else of it."""
 
+import json
 import os
 import pathlib
 import re
@@ -12,22 +13,6 @@ import pytest
 pytestmark = pytest.mark.slow
 
 ROOT = pathlib.Path(__file__).parents[2]
-
-NOTEBOOK = """
-import numpy as np, dcse_tf
-assert "installed" in dcse_tf.__file__
-manifest = dcse_tf.prepare_data(
-    preset="debug", format="jsonl", input="dialogues.jsonl", vocab_size=200, output_dir="data",
-    dev_fraction=0.2, test_fraction=0.2,
-)
-outcome = dcse_tf.train(
-    preset=["recommended", "debug"], data_dir="data", encoder_size="tiny", run_dir="run", steps=2,
-    freeze_layers=0, freeze_embeddings=False, eval_every=2, dev_samples=4,
-)
-results = dcse_tf.evaluate(preset="debug", model="run", response_selection="data/test.jsonl")
-embeddings = dcse_tf.SentenceEncoder.load("run").encode(["where is my parcel", "it left today"])
-print(manifest.splits["train"].sessions, outcome.kept.step, len(results), embeddings.shape)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -50,15 +35,16 @@ def installed(tmp_path_factory):
 
 
 @pytest.fixture
-def use(installed, tmp_path, monkeypatch):
+def use(installed, tmp_path):
     """Runs a command in an empty directory, where the wheel is the only dcse_tf there is."""
-    environment = {**os.environ, "PYTHONPATH": str(installed)}
+    environment = {**os.environ, "PYTHONPATH": str(installed), "TMPDIR": str(tmp_path)}
     environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
+    (tmp_path / "here").mkdir()
 
     def run(*command):
         return subprocess.run(
             [sys.executable, *map(str, command)],
-            cwd=tmp_path,
+            cwd=tmp_path / "here",
             env=environment,
             capture_output=True,
             text=True,
@@ -78,19 +64,23 @@ def test_the_console_script_has_help_and_presets(installed, use):
     assert done.stderr.startswith("error: --data_dir is required")
 
 
-def test_a_session_in_python_prepares_trains_evaluates_and_embeds(use, tmp_path, dialogues_file):
-    shutil.copy(dialogues_file, tmp_path)
-    done = use("-c", NOTEBOOK)
+def test_the_notebook_prepares_trains_evaluates_and_embeds(use, tmp_path):
+    """In a process of its own, whose working folder it leaves as it was."""
+    cells = json.loads((ROOT / "docs/notebook.ipynb").read_text(encoding="utf-8"))["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    done = use("-c", "\n\n".join([*code, "print(dcse_tf.__file__)"]))
     assert done.returncode == 0, done.stderr
-    train, kept, results, *shape = done.stdout.split()
-    assert int(train) > 40
-    assert int(kept) <= 2
-    assert int(results) == 4  # by the matching and by the cosine, each with both contexts
-    assert "".join(shape) == "(2,128)"
+    assert done.stdout.rstrip().endswith("installed/dcse_tf/__init__.py")
+    assert "{'train': " in done.stdout
+    assert re.search(r"^kept: step \d+ of 20, dev/", done.stdout, re.MULTILINE)
+    for kind in ("matching", "cosine", "matching_bidirectional", "cosine_bidirectional"):
+        assert f"{kind}_r1: " in done.stdout
+    assert "(3, 128)" in done.stdout  # three sentences by the width of the tiny encoder
+    assert list((tmp_path / "here").iterdir()) == []
     # Every line is the package's, but for what TensorFlow says while its libraries are loaded.
     lines = [
         x for x in done.stderr.splitlines() if not re.match(r"[IWE]\d{4} |WARNING: All log", x)
     ]
     assert len(done.stderr.splitlines()) - len(lines) <= 10
-    assert any("2 of 2 steps" in line for line in lines)
+    assert any("20 of 20 steps" in line for line in lines)
     assert all(re.match(r"\d\d:\d\d:\d\d \S", line) for line in lines), done.stderr
