@@ -198,7 +198,7 @@ class EncoderGraph(Backend):
                 table = tf.ragged.stack([encoded[text] for text in texts])
                 ragged = tf.ragged.constant(turns, tf.int32)
                 if self._matching is None:
-                    matching = build_matching(table.shape[2], self.matching.attention)
+                    matching = build_matching(encoded[texts[0]].shape[1], self.matching.attention)
                     self._matching = tf.function(matching, reduce_retracing=True)
                 similarity = self._matching(
                     {
