@@ -54,12 +54,8 @@ def is_onnx(folder: pathlib.Path) -> bool:
 
 
 class OnnxFile:
-    """The model of an export, and the settings beside it.
-
-    Args:
-        folder: the export's folder.
-        inputs, output: names of the model's inputs, int64 arrays, and of its output.
-        kind: the kind of model expected, for messages, such as "an encoder".
+    """The model of an export and the settings beside it, given the names of the inputs, int64
+    arrays, and of the output; `kind` is what messages expect, such as "an encoder".
 
     Raises:
         InputError: onnxruntime is not installed, or the model is damaged or another.
@@ -140,11 +136,7 @@ class OnnxBackend(Backend):
 
 
 def load_saved_model(folder: pathlib.Path, batch_tokens: int) -> FunctionBackend:
-    """Loads an export that tokenizes by itself.
-
-    Raises:
-        InputError: it is not the export of a sentence encoder.
-    """
+    """Loads an export that tokenizes by itself; InputError if it embeds no sentences."""
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  registers the tokenizer's operations
 
@@ -176,9 +168,6 @@ def is_static(folder: pathlib.Path) -> bool:
 def load_static(folder: pathlib.Path) -> FunctionBackend:
     """Loads a folder that `export --format=static` or model2vec wrote: an embedding is the mean of
     token vectors. The unknown token is ignored, as in model2vec.
-
-    Raises:
-        InputError: a file is missing, damaged or in another format.
     """
     path = folder / STATIC_FILE
     tensors = read_tensor_file(path)

@@ -228,16 +228,9 @@ def load_graph(
     compute_dtype: str = "float32",
     hold: Hold | None = None,
 ) -> EncoderGraph:
-    """Loads a folder that holds a BERT, and maybe a baseline that was fitted to it.
-
-    Args:
-        folder: see `find_folder`.
-        options: pooling, projection, prefix and length; the checkpoint's own by default.
-        batch_tokens, compute_dtype: see `EncoderGraph`.
-        hold: see `FusedBert`.
-
-    Raises:
-        InputError: see `load_backend`.
+    """Loads a folder that holds a BERT, see `find_folder`, and maybe a baseline that was fitted to
+    it, by the checkpoint's own options unless others are given; for the rest see `EncoderGraph`,
+    `FusedBert` and, for errors, `load_backend`.
     """
     config = read_config(folder)
     bert = FusedBert(read_bert_tensors(folder, config), config, compute_dtype, hold)

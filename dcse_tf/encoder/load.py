@@ -15,11 +15,7 @@ from dcse_tf.reading.reranker_files import is_reranker
 
 
 def load_backend(options: ModelOptions, option: str = "model") -> Backend:
-    """Loads an export, a run directory, a checkpoint or a baseline.
-
-    Args:
-        options: the model and its settings.
-        option: the option that names the model, for messages.
+    """Loads an export, a run directory, a checkpoint or a baseline; messages name it by `option`.
 
     Raises:
         InputError: there is no such model; it is damaged; or it does not support a setting, such

@@ -85,17 +85,9 @@ class SentenceEncoder:
             OptionError: a setting has a value that is not allowed.
             InputError: there is no such encoder, or it does not support a setting.
         """
-        options = ModelOptions(
-            model=os.fspath(model),
-            pooling=pooling or "",
-            projection=projection,
-            prefix=prefix,
-            max_sequence_length=max_sequence_length,
-            compute_dtype=compute_dtype,
-            batch_tokens=batch_tokens,
-            truncate_dim=truncate_dim,
-        )
-        return cls.from_options(options, option)
+        settings = {k: value for k, value in locals().items() if k in ModelOptions.fields()}
+        settings |= {"model": os.fspath(model), "pooling": pooling or ""}
+        return cls.from_options(ModelOptions(**settings), option)
 
     @classmethod
     def from_options(cls, options: ModelOptions, option: str = "model") -> Self:
@@ -257,9 +249,8 @@ class SentenceEncoder:
         context: Sequence[str] | Sequence[Sequence[str]],
         responses: Sequence[str] | Sequence[Sequence[str]],
     ) -> np.ndarray:
-        """How well responses fit a context, by the model's own matching similarity.
+        """How well responses fit a context, by the similarity that training contrasts.
 
-        This is the similarity that training contrasts and by which `evaluate` scores responses.
         The context is the turns around the response, the oldest first: those before it and, where
         they are known, those after it. By default training and evaluation use three on each side.
         A blank text, such as the empty string, is no turn, and as a candidate the worst.

@@ -114,9 +114,8 @@ def make_samples(
     If any session names its dialogue, they are pieces of dialogues, each with its response at its
     end: that is the response, and what its dialogue says anywhere, ignoring case, is no negative.
 
-    Customers and agents speak differently, so that a negative said by the other party can be told
-    without the context. Hence negatives are responses of the responder's role if there are enough;
-    a role with fewer is taken for a name, which is known in too few sessions.
+    A negative said by the other party could be told without the context, so negatives are of the
+    responder's role if there are enough; a role with fewer is taken for a name.
 
     Args:
         sessions: sessions of two turns or more.
@@ -247,9 +246,8 @@ def score_by_matching(samples: Sequence[Sample], match: Match) -> Scores:
 def score_by_reranker(
     samples: Sequence[Sample], score: Callable[..., Sequence[np.ndarray]]
 ) -> Scores:
-    """Scores candidates by a re-ranker's `score`, as "reranker".
-
-    It reads only what was said before a response, and who spoke if all samples say it.
+    """Scores candidates by a re-ranker's `score`, as "reranker", which reads only what was said
+    before a response, and who spoke if all samples say it.
     """
     told = all(sample.roles and sample.responder is not None for sample in samples)
     rows = score(

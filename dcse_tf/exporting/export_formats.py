@@ -77,21 +77,19 @@ def _later(module: str, name: str, *needed: str) -> Write:
     return write
 
 
+_IMPORTS = """\
+    import tensorflow as tf
+    import tensorflow_text  # registers the tokenizer's operations: "Op type not registered" without
+"""
 register_export(
     "saved_model",
     "a TensorFlow SavedModel whose serving signature takes strings",
-    usage="""\
-    import tensorflow as tf
-    import tensorflow_text  # registers the tokenizer's operations: "Op type not registered" without
-
+    usage=f"""{_IMPORTS}
     serve = tf.saved_model.load("FOLDER").signatures["serving_default"]
     embeddings = serve(sentences=tf.constant(["where is my parcel?"]))["embeddings"]
 """,
     write_encoder=_later("saved_model", "write_encoder"),
-    reranker_usage="""\
-    import tensorflow as tf
-    import tensorflow_text  # registers the tokenizer's operations: "Op type not registered" without
-
+    reranker_usage=f"""{_IMPORTS}
     score = tf.saved_model.load("FOLDER").signatures["score"]
     context = tf.constant([["where is my parcel?", "it left today"]])  # [n, turns], oldest first
     candidates = tf.constant([["thanks, that helps", "i like tea"]])  # [n, candidates]

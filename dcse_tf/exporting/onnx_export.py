@@ -154,16 +154,9 @@ def _check(
     model: onnx.ModelProto,
     eight_bits: str = "",
 ) -> dict[str, str]:
-    """Writes a model and refuses one that computes something else.
-
-    Args:
-        what: what an answer is.
-        expected: what the model itself answers to the probes, float `[n, k]`.
-        size: what a difference is a share of: float `[n]` or one number.
-        limits: the largest differences that are accepted, in float32 and in eight bits.
-        compute: what the file answers, in batches of at most that many tokens.
-        path, model: the file and its content.
-        eight_bits: what messages about a model in eight bits begin with.
+    """Writes a model and refuses one that computes something else than `expected`, float `[n, k]`,
+    in batches of at most so many tokens. A difference is a share of `size`, float `[n]` or one
+    number; the `limits` are for float32 and for eight bits, whose messages begin with `eight_bits`.
     """
     onnx.checker.check_model(model)
     onnx.save(model, path)

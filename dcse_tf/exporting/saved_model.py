@@ -38,19 +38,12 @@ _PROGRAM = pathlib.Path(__file__).with_name("fresh_process.py")
 
 
 class ServedEncoder(tf.Module):
-    """The function that a server calls: from strings to embeddings.
+    """The function that a server calls, "serving_default": from sentences string `[n]` to
+    embeddings float32 `[n, dim]`, with `unit_norm` of length 1; a zero vector stays zero.
 
     In one call, all inputs and outputs have the same number of rows n, which may be 0. A server
     that batches several requests concatenates and splits them along that axis, and rejects a model
     of any other form.
-
-    Args:
-        encoder: the encoder.
-        unit_norm: whether embeddings are scaled to length 1; a zero vector stays zero.
-
-    Attributes:
-        functions: "serving_default" -> function from sentences string `[n]` to embeddings float32
-            `[n, dim]`.
     """
 
     def __init__(self, encoder: EncoderGraph, unit_norm: bool) -> None:
@@ -70,17 +63,11 @@ class ServedEncoder(tf.Module):
 
 
 class ServedReranker(tf.Module):
-    """The function that a server calls: from strings to scores, in the form of `ServedEncoder`.
-
-    Args:
-        folder: the re-ranker.
-
-    Attributes:
-        functions: "score" -> function from context string `[n, turns]`, the oldest turn first, and
-            candidates string `[n, candidates]`, both padded with empty strings, to scores float32
-            `[n, candidates]`: logits, and `NO_CANDIDATE` for blank texts. A model with speaker
-            embeddings assumes that two speakers alternate and that the last turn and the response
-            have different speakers.
+    """The function that a server calls, "score", in the form of `ServedEncoder`: from context
+    string `[n, turns]`, the oldest turn first, and candidates string `[n, candidates]`, both padded
+    with empty strings, to scores float32 `[n, candidates]`: logits, and `NO_CANDIDATE` for blank
+    texts. A model with speaker embeddings assumes that two speakers alternate and that the last
+    turn and the response have different speakers.
     """
 
     def __init__(self, folder: scorers.RerankerFolder) -> None:
@@ -125,11 +112,8 @@ class ServedReranker(tf.Module):
         return {"scores": tf.tensor_scatter_nd_update(nothing, pairs, scores)}
 
     def _score_pairs(self, first: tf.RaggedTensor, second: tf.RaggedTensor) -> tf.Tensor:
-        """Logits, float32 `[pairs]`, of all pairs in one batch.
-
-        Args:
-            first: ids and speakers of contexts' tokens, int32 `[pairs, (tokens), 2]`.
-            second: ids of responses' tokens, int32 `[pairs, (tokens)]`.
+        """Logits, float32 `[pairs]`, of all pairs in one batch: of ids and speakers of contexts'
+        tokens, int32 `[pairs, (tokens), 2]`, and ids of responses', int32 `[pairs, (tokens)]`.
         """
         rule, ids = self._rule, first.with_values(first.values[:, 0])
         places = place_segments(ids, second, rule.first_tokens, rule.second_tokens)

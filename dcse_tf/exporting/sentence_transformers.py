@@ -30,10 +30,8 @@ _IDENTITY = "torch.nn.modules.linear.Identity"
 
 
 def list_maps(layer: keras.layers.Layer | None, form: str) -> tuple[AffineMap, ...]:
-    """The affine maps of an encoder's postprocessing, in order.
-
-    Raises:
-        InputError: it is not affine, such as a flow, which `form` cannot hold.
+    """The affine maps of an encoder's postprocessing, in order; InputError if it is not affine,
+    such as a flow, which `form` cannot hold.
     """
     if layer is None:
         return ()

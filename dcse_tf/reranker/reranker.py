@@ -124,7 +124,7 @@ class Reranker:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The re-ranker's settings, for the results file of an evaluation."""
+        """The re-ranker's settings."""
         return {**dataclasses.asdict(self._settings), **self._scorer.settings}
 
     def fingerprint(self) -> str:
@@ -188,7 +188,9 @@ class Reranker:
         """
         turns = read_text_lists(contexts, "contexts")
         texts = read_text_lists(candidates, "candidates")
-        read = _read_contexts(turns, len(texts), roles, responders)
+        if len(turns) != len(texts):
+            raise ValueError(f"candidates: {len(texts)} lists for {len(turns)} contexts")
+        read = _read_contexts(turns, roles, responders)
         if not self._settings.speakers:
             read = [(context, (0,) * len(context)) for context, _ in read]
 
@@ -249,13 +251,10 @@ class Reranker:
 
 def _read_contexts(
     contexts: list[list[str]],
-    groups: int,
     roles: Sequence[Sequence[str]] | None,
     responders: Sequence[str] | None,
 ) -> list[_Context]:
     """The turns of each context that are not blank, with their speakers; see `Reranker.score`."""
-    if groups != len(contexts):
-        raise ValueError(f"candidates: {groups} lists for {len(contexts)} contexts")
     real = [[not is_blank(turn) for turn in turns] for turns in contexts]
     empty = [place for place, turns in enumerate(real) if not any(turns)]
     if empty:

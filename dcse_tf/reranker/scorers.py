@@ -122,12 +122,9 @@ def make_graph_scorer(
 def build_model(
     folder: RerankerFolder, compute_dtype: str = "float32", hold: Any = None
 ) -> "FusedBert | ReaderScorer":
-    """Builds the model of a checkpoint, with a function `score` from sequences to logits; for
-    `hold` see `FusedBert`.
-
-    Raises:
-        InputError: a file is damaged, the architecture is unknown or does not support
-            `compute_dtype`, or a sequence can have more tokens than the BERT has positions.
+    """Builds the model of a checkpoint, with a function `score` from sequences to logits, `hold` as
+    `FusedBert` does. Raises InputError if a file is damaged, the architecture does not support
+    `compute_dtype`, or a sequence can have more tokens than the BERT has positions.
     """
     from dcse_tf.bert.fused_bert import FusedBert
 
@@ -136,10 +133,9 @@ def build_model(
         config = read_config(folder.path)
         longest = settings.first_tokens + settings.second_tokens
         if longest > (positions := config["max_position_embeddings"]):
-            raise InputError(
-                f"{folder.path / RERANKER_FILE}: first_tokens and second_tokens are {longest} "
-                f"together, but the BERT has {positions} positions"
-            )
+            told = f"first_tokens and second_tokens are {longest} together"
+            path = folder.path / RERANKER_FILE
+            raise InputError(f"{path}: {told}, but the BERT has {positions} positions")
         return FusedBert(tensors, config, compute_dtype, hold)
     if compute_dtype != "float32":
         raise InputError(
