@@ -5,7 +5,7 @@
 Other packages add tasks with `register_task`, and terms with `register_term`.
 """
 
-from dcse_tf.tasks.train_options import TASKS, register_task, register_term
+from dcse_tf.tasks.spec import TASKS, register_task, register_term
 
 # isort: split
 # Each module registers its task or tasks; the first is the default.

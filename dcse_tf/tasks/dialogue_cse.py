@@ -6,14 +6,9 @@ from absl import logging
 
 from dcse_tf.evaluation.metrics import PROJECTED
 from dcse_tf.options import option
-from dcse_tf.tasks.spec import EncoderParts, Setup, Term
+from dcse_tf.tasks.spec import EncoderParts, Setup, Term, register_task
 from dcse_tf.tasks.terms.contrast import Contrast
-from dcse_tf.tasks.train_options import (
-    BatchOptions,
-    ContextOptions,
-    ContrastOptions,
-    register_task,
-)
+from dcse_tf.tasks.train_options import BatchOptions, ContextOptions, ContrastOptions
 
 # The learning rate of the projection heads, as a multiple of the encoder's: they begin at random.
 _HEADS_RATE = 10.0

@@ -10,8 +10,8 @@ import pathlib
 from typing import TYPE_CHECKING
 
 from dcse_tf.options import option
-from dcse_tf.tasks.spec import Setup, Term
-from dcse_tf.tasks.train_options import MaskingOptions, SequenceOptions, register_task
+from dcse_tf.tasks.spec import Setup, Term, register_task
+from dcse_tf.tasks.train_options import MaskingOptions, SequenceOptions
 
 if TYPE_CHECKING:
     from dcse_tf.data.dialogue_step import DialogueSource

@@ -6,14 +6,13 @@ BERT-VFT; with speaker embeddings, SA-BERT (Gu et al. 2020).
 
 import dataclasses
 import pathlib
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
 from dcse_tf.data.dialogue import AUXILIARY_TASKS
 from dcse_tf.options import option
 from dcse_tf.reading.reranker_files import RerankerSettings
-from dcse_tf.tasks.spec import Scorer, Setup, Term
-from dcse_tf.tasks.train_options import SequenceOptions, check_negatives, register_task
+from dcse_tf.tasks.spec import Scorer, Setup, Term, register_task
+from dcse_tf.tasks.train_options import SequenceOptions, check_negatives
 
 if TYPE_CHECKING:
     from dcse_tf.data.dialogue_step import DialogueSource
@@ -21,9 +20,8 @@ if TYPE_CHECKING:
     from dcse_tf.reading.cross_encoder import Reader
     from dcse_tf.tasks.objective import Objective
 
-_NO_TASK = "none"
 _WITH_CHANCE = ("matching", "next_session", "incoherence", "consistency")
-_UNLIMITED = 2**31 - 1  # an LSTM has no positions
+_OF_LSTM = ("lstm_units", "lstm_embedding_size")
 _OF_BERT = (
     *("speaker_embeddings", "freeze_layers", "freeze_embeddings", "lora_rank", "compute_dtype"),
 )
@@ -86,31 +84,31 @@ class ResponseSelectionOptions(SequenceOptions):
             super().check_start()
         else:
             why = f"`architecture`={self.architecture} starts from random weights"
-            self._refuse_given(("encoder", "encoder_size"), why)
+            self._refuse_given(why, "encoder", "encoder_size")
 
-    def _refuse_given(self, names: Sequence[str], why: str) -> None:
+    def _refuse_given(self, why: str, *names: str) -> None:
         for name in names:
             if self.is_given(name):
                 self.refuse(name, why)
 
     def check(self) -> None:
         super().check()
-        others = ("lstm_units", "lstm_embedding_size") if self.has_bert else _OF_BERT
-        self._refuse_given(others, f"has no meaning with `architecture`={self.architecture}")
+        others = _OF_LSTM if self.has_bert else _OF_BERT
+        self._refuse_given(f"has no meaning with `architecture`={self.architecture}", *others)
         if not self.has_bert and self.layout == "packed":
             self.refuse("layout", f"`architecture`={self.architecture} reads padded sequences")
-        files = ("dev_retrieval", "dev_sts")
-        self._refuse_given(files, "a re-ranker gives no embeddings of sentences")
-        known = (*AUXILIARY_TASKS, _NO_TASK)
+        why = "a re-ranker gives no embeddings of sentences"
+        self._refuse_given(why, "dev_retrieval", "dev_sts")
+        known = (*AUXILIARY_TASKS, "none")
         if wrong := [name for name in self.auxiliary if name not in known]:
             self.refuse("auxiliary", f"{wrong[0]!r}: expected {', '.join(known)}")
-        if _NO_TASK in self.auxiliary and len(self.auxiliary) > 1:
-            self.refuse("auxiliary", f"{_NO_TASK} excludes other tasks")
+        if "none" in self.auxiliary and len(self.auxiliary) > 1:
+            self.refuse("auxiliary", "none excludes other tasks")
         if not self.tasks:
-            self._refuse_given(("auxiliary_weight",), "has no meaning without tasks in `auxiliary`")
+            self._refuse_given("has no meaning without tasks in `auxiliary`", "auxiliary_weight")
         if "consistency" not in self.tasks:
             why = "has no meaning without consistency in `auxiliary`"
-            self._refuse_given(("consistency_margin",), why)
+            self._refuse_given(why, "consistency_margin")
         if self.global_batch_size < 2 and {*self.tasks} - {"restoration"}:
             why = "turns of other sessions come from the batch: expected >= 2"
             self.refuse("global_batch_size", why)
@@ -130,7 +128,8 @@ class ResponseSelectionOptions(SequenceOptions):
         if self.negatives_from == "given" and not manifest.splits["train"].given:
             why = f"{self.data_dir} was prepared from a `format` without candidates"
             self.refuse("negatives_from", why)
-        return super().resolve(manifest, positions if self.has_bert else _UNLIMITED)
+        # An LSTM has no positions.
+        return super().resolve(manifest, positions if self.has_bert else 2**31 - 1)
 
     @property
     def scores(self) -> tuple[str, ...]:

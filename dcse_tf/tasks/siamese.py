@@ -6,14 +6,9 @@ joined to one sequence.
 
 from dcse_tf.data.dialogue import Context
 from dcse_tf.options import option
-from dcse_tf.tasks.spec import Setup
+from dcse_tf.tasks.spec import Setup, register_task
 from dcse_tf.tasks.terms.contrast import ScorePairs
-from dcse_tf.tasks.train_options import (
-    BatchOptions,
-    ContextOptions,
-    ContrastOptions,
-    register_task,
-)
+from dcse_tf.tasks.train_options import BatchOptions, ContextOptions, ContrastOptions
 
 
 @register_task

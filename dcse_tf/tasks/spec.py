@@ -1,4 +1,4 @@
-"""What a term of a task's objective is, and what tasks and terms are given.
+"""What a term of a task's objective is, what tasks and terms are given, and their registry.
 
 This module does not import TensorFlow, so that plug-ins can be imported for --help.
 """
@@ -6,7 +6,7 @@ This module does not import TensorFlow, so that plug-ins can be imported for --h
 import dataclasses
 import pathlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from dcse_tf.data.manifest import Corpus
 from dcse_tf.options import Options
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dcse_tf.matching.heads import ProjectionHead
     from dcse_tf.reading.cross_encoder import Reader
     from dcse_tf.tasks.objective import Encoded
+    from dcse_tf.tasks.train_options import TrainOptions
 
 Scores = dict[str, float]
 Tensors = dict[str, "tf.Tensor"]
@@ -145,3 +146,48 @@ class TermOptions(Options):
         Raises:
             OptionError: the message names the option.
         """
+
+
+# The classes of the tasks by name, with the options of registered terms, in order of registration.
+TASKS: dict[str, type["TrainOptions"]] = {}
+T = TypeVar("T", bound=type["TrainOptions"])
+
+
+def register_task(task: T) -> T:
+    """Registers a task under its name, also for the command line; a decorator of its class.
+
+    docs/extending.md has a complete example.
+
+    Raises:
+        ValueError: a task of this name exists.
+    """
+    name: Any = task.fields()["task"].default
+    if not name or name in TASKS:
+        raise ValueError(f"task {name!r}: expected a name that no other has")
+    TASKS[name] = task
+    return task
+
+
+def register_term(term: type[Term], tasks: Sequence[str]) -> None:
+    """Adds a term to the objective of tasks, with its options, which must leave it out by default.
+
+    docs/extending.md has a complete example.
+
+    Args:
+        term: the term.
+        tasks: names of the tasks.
+
+    Raises:
+        ValueError: a task is unknown or has such a term, or the term has no name.
+    """
+    for name in tasks:
+        if name not in TASKS:
+            raise ValueError(f"{name!r}: expected one of the tasks {', '.join(TASKS)}")
+        if not term.name or term.name in {other.name for other in TASKS[name].further_terms}:
+            raise ValueError(f"term {term.name!r} of {name}: expected a name that no other has")
+    for name in tasks:
+        own: Any = TASKS[name]
+        bases = (own,) if issubclass(own, term.options) else (term.options, own)
+        names = {"__module__": own.__module__, "further_terms": (*own.further_terms, term)}
+        # A class of the same name with the options of both.
+        TASKS[name] = type(own.__name__, bases, names)

@@ -6,14 +6,14 @@ import TensorFlow.
 
 import pathlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from absl import logging
 
 from dcse_tf.data.dialogue import Context
 from dcse_tf.evaluation.metrics import RETRIEVAL, STS, all_contexts, rank_scores
 from dcse_tf.options import OptionError, Options, option
-from dcse_tf.tasks.spec import EncoderParts, Scorer, Setup, Term, TermOptions
+from dcse_tf.tasks.spec import TASKS, EncoderParts, Scorer, Setup, Term, TermOptions
 
 if TYPE_CHECKING:
     from dcse_tf.data.dialogue_step import DialogueSource
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from dcse_tf.data.stream import Source
     from dcse_tf.reading.cross_encoder import Reader
     from dcse_tf.tasks.objective import Objective
-
-# The classes of the tasks by name, with the options of registered terms, in order of registration.
-TASKS: dict[str, type["TrainOptions"]] = {}
 
 _BATCHES = "batches and context"
 _MOST_CONTEXT_TOKENS = 448
@@ -172,9 +169,8 @@ class TrainOptions(
         return UtteranceSource()
 
     def list_terms(self, setup: Setup) -> Sequence[Term]:
-        """The terms of its objective; those of weight 0 are left out.
-
-        The first one's rows are its samples.
+        """The terms of its objective; those of weight 0 are left out. The first one's rows are its
+        samples.
         """
         raise NotImplementedError
 
@@ -259,16 +255,9 @@ class TrainOptions(
             self.refuse("run_dir", "contains the encoder to start from and would overwrite it")
 
     def resolve(self, manifest: "Manifest", positions: int = 512) -> Self:
-        """Fills in all values that depend on the corpus, so that the run's JSON records them.
-
-        Resolving twice changes nothing.
-
-        Args:
-            manifest: the corpus's manifest.
-            positions: the largest number of tokens in a sequence that the encoder can read.
-
-        Raises:
-            OptionError: the batch or the rows do not fit the corpus.
+        """Fills in all values that depend on the corpus, so that the run's JSON records them, and
+        on the number of tokens in a sequence that the encoder can read, `positions`. Resolving
+        twice changes nothing. OptionError if the batch or the rows do not fit the corpus.
         """
         samples = getattr(manifest.splits["train"], self.samples)
         batch = self.global_batch_size
@@ -450,46 +439,3 @@ class SequenceOptions(TrainOptions):
         tokens = self.max_context_tokens or min(_MOST_CONTEXT_TOKENS, left)
         worked_out = self.replace(max_context_tokens=tokens)
         return super(SequenceOptions, worked_out).resolve(manifest, positions)
-
-
-T = TypeVar("T", bound=type[TrainOptions])
-
-
-def register_task(task: T) -> T:
-    """Registers a task under its name, also for the command line; a decorator of its class.
-
-    docs/extending.md has a complete example.
-
-    Raises:
-        ValueError: a task of this name exists.
-    """
-    name: Any = task.fields()["task"].default
-    if not name or name in TASKS:
-        raise ValueError(f"task {name!r}: expected a name that no other has")
-    TASKS[name] = task
-    return task
-
-
-def register_term(term: type[Term], tasks: Sequence[str]) -> None:
-    """Adds a term to the objective of tasks, with its options, which must leave it out by default.
-
-    docs/extending.md has a complete example.
-
-    Args:
-        term: the term.
-        tasks: names of the tasks.
-
-    Raises:
-        ValueError: a task is unknown or has such a term, or the term has no name.
-    """
-    for name in tasks:
-        if name not in TASKS:
-            raise ValueError(f"{name!r}: expected one of the tasks {', '.join(TASKS)}")
-        if not term.name or term.name in {other.name for other in TASKS[name].further_terms}:
-            raise ValueError(f"term {term.name!r} of {name}: expected a name that no other has")
-    for name in tasks:
-        own: Any = TASKS[name]
-        bases = (own,) if issubclass(own, term.options) else (term.options, own)
-        names = {"__module__": own.__module__, "further_terms": (*own.further_terms, term)}
-        # A class of the same name with the options of both.
-        TASKS[name] = type(own.__name__, bases, names)

@@ -1,13 +1,12 @@
 """Tasks on single utterances: unsupervised SimCSE, and masked language modelling."""
 
-from dcse_tf.tasks.spec import Setup, Term
+from dcse_tf.tasks.spec import Setup, Term, register_task
 from dcse_tf.tasks.terms.contrast import ViewContrast
 from dcse_tf.tasks.train_options import (
     ContextOptions,
     ContrastOptions,
     MaskingOptions,
     TrainOptions,
-    register_task,
 )
 
 

@@ -76,7 +76,7 @@ BUDGETS = {
     "serving": 504,
     "sets": 559,
     "spark": 371,
-    "tasks": 1918,
+    "tasks": 1878,
     "training": 1606,
     "tests": 17805,
     "experiments": 3032,

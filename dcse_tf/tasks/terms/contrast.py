@@ -16,8 +16,7 @@ class Contrast(Term):
     """NT-Xent over the similarities of a context with its response and negatives (equation 8).
 
     Args:
-        setup: the training's setup, with `ContrastOptions` and `BatchOptions`.
-        weight: see `Term`.
+        setup, weight: see `Term`; its options are `ContrastOptions` and `BatchOptions`.
         similarity: "matching", the paper's; "cosine", that of the response's embedding and the mean
             of its context's; "projected", the same behind the projection heads.
         first_dims: cosine: only this many leading dimensions are compared; 0 for all.
@@ -107,12 +106,8 @@ class ScorePairs(Contrast):
     """Equation 8 with the scores of a network on [u, v, |u - v|] as similarities (SiameseBERT).
 
     A context is one text of the table: a turn (SiameseBERT_S), or turns joined to one sequence
-    (SiameseBERT_M). Its embedding u and a candidate's v are means over their tokens.
-
-    Args:
-        setup: the training's setup, with `SiameseSingleOptions`.
-        context_tokens: the largest number of tokens of a context joined to one sequence; 0 for a
-            context of one turn.
+    (SiameseBERT_M) of at most `context_tokens` tokens. Its embedding u and a candidate's v are
+    means over their tokens.
     """
 
     name = "pair_score"

@@ -23,9 +23,6 @@ class MaskedLm(Term):
     """Cross entropy of masked tokens of the step's texts. Metrics: accuracy.
 
     BERT's prediction head is initialised from the checkpoint, or at random if it has none.
-
-    Args:
-        setup: the training's setup, with `MaskingOptions`.
     """
 
     name = "masked_lm"
@@ -53,9 +50,6 @@ class MaskedLm(Term):
 class Match(Term):
     """Does a response follow a context? Binary cross entropy of a head on the vector of
     [CLS] context [SEP] response [SEP] (section 2.2). Metrics: accuracy.
-
-    Args:
-        setup: the training's setup, with `ResponseSelectionOptions`.
     """
 
     name = "matching"
@@ -158,9 +152,6 @@ AUXILIARY: tuple[type[Term], ...] = (NextSession, Restore, Incoherence, Consiste
 class SegmentPairs(Match):
     """Post-training: cross entropy of the relation of two segments, as in BERT's pre-training.
     Metrics: accuracy.
-
-    Args:
-        setup: the training's setup, with `PostTrainingOptions`.
     """
 
     name = "pairs"
@@ -202,14 +193,8 @@ def _make_masking_rule(setup: Setup, prefix_tokens: int = 0) -> MaskingRule:
 
 
 def _choose(logits: keras.KerasTensor, answers: keras.KerasTensor) -> KerasTensors:
-    """The answer's cross entropy, and whether its logit is the largest.
-
-    Args:
-        logits: float `[rows, classes]`.
-        answers: int32 `[rows]`, the right classes.
-
-    Returns:
-        loss and accuracy, float32 `[rows]`.
+    """The cross entropy of the answers, int32 `[rows]`, and whether their logits, of float
+    `[rows, classes]`, are the largest: loss and accuracy, float32 `[rows]`.
     """
     right = ops.take_along_axis(logits, ops.expand_dims(answers, -1), axis=-1)[:, 0]
     hits = ops.equal(ops.argmax(logits, axis=-1), ops.cast(answers, "int32"))
