@@ -25,10 +25,6 @@ def parse_flags(options: type[T], job: str, arguments: Sequence[str]) -> T:
 
     If their class stands for several, the first argument may name the one: `dcse train mlm` is
     `dcse train --task=mlm`.
-
-    Raises:
-        OptionError: a flag is unknown or has the wrong type, an argument is not a flag, a flag file
-            cannot be read, or an option is missing, out of range or contradicts another.
     """
     return options.from_dict(read_flags(options, job, arguments)[1])
 

@@ -47,9 +47,6 @@ def write_record(path: pathlib.Path, values: Mapping[str, Any], sort_keys: bool 
         partial.write_text(content + "\n", encoding="utf-8")
 
 
-# Hashes
-
-
 def hash_bytes(content: bytes) -> str:
     """SHA-256 in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
@@ -81,19 +78,12 @@ def hash_number(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-# Locks
-
-
 @contextlib.contextmanager
 def lock_folder(folder: pathlib.Path, remedy: str) -> Iterator[int]:
     """Locks a folder for this process; creates it, and removes it if it stays empty.
 
     Yields the locked file descriptor: a child process that inherits it holds the lock too, even
     after this process has been killed. `remedy` is what the user can do if it is locked.
-
-    Raises:
-        LockedError: another process holds the lock.
-        OutputError: the folder cannot be written to.
     """
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
@@ -132,9 +122,6 @@ def _lock(path: pathlib.Path, what: pathlib.Path, remedy: str) -> Iterator[int]:
         lock.release()
 
 
-# Atomic writes
-
-
 def refuse_existing(path: pathlib.Path, overwrite: bool) -> None:
     """Raises FileExistsError for a folder, or for what exists and may not be overwritten."""
     if path.is_dir():
@@ -147,10 +134,7 @@ def refuse_existing(path: pathlib.Path, overwrite: bool) -> None:
 def atomic_file(path: pathlib.Path, overwrite: bool = True) -> Iterator[pathlib.Path]:
     """Yields a temporary path to write to; it is renamed to `path` when the block succeeds.
 
-    Args:
-        path: the file to write; missing parent folders are created.
-        overwrite: whether to replace an existing file. If it is a symbolic link, the link is
-            replaced and the file it points to is kept.
+    Missing parent folders are created. Of a symbolic link, the link is replaced.
 
     Raises:
         FileExistsError: `path` is a folder, or exists and may not be replaced.
@@ -209,9 +193,6 @@ def restore_replaced(path: pathlib.Path) -> None:
 
     Replacing a folder takes two renames; a crash between them leaves the previous folder under
     another name. Call this before reading a folder that may have been replaced.
-
-    Raises:
-        LockedError: another process is replacing it right now.
     """
     if os.path.lexists(marked(path, "previous")) and not os.path.lexists(path):
         with lock_output(path):  # otherwise someone may be between the two renames right now

@@ -36,13 +36,10 @@ UNREADABLE_ARRAY = Exception
 
 
 class BadLines:
-    """Counts and logs the lines that had to be skipped, and stops the job above a limit.
+    """Counts lines that had to be skipped, logs some (`named`), and stops the job above a limit.
 
-    Args:
-        limit: how many bad lines may be skipped; one more raises InputError.
-        named: how many of them to log.
-        option: the option that sets the limit, for the message; "" if there is none.
-        encoding: the value of the option `encoding`; "" for UTF-8, in a job without the option.
+    Messages name the `option` that sets the limit. `encoding` is the value of the option of this
+    name; "" for UTF-8, in a job without it.
     """
 
     def __init__(
@@ -76,9 +73,7 @@ class BadLines:
 
 def resolve_inputs(patterns: Sequence[str], option: str = "input") -> list[pathlib.Path]:
     """Resolves files, globs and `package:NAME/FILE` to paths, those of a glob sorted; each once.
-
-    Raises:
-        InputError: a pattern matches no file; the message names the option that gave it.
+    InputError: a pattern of the `option` matches no file.
     """
     paths: list[pathlib.Path] = []
     for pattern in patterns:
@@ -110,9 +105,6 @@ def read_lines(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[int, s
 
     A line that is not in the encoding is bad. Lines end only at "\\n", so that other separators
     inside a text do not break it.
-
-    Raises:
-        InputError: the file cannot be read, or there are too many bad lines.
     """
     for number, line in _number_lines(path, bad_lines.encoding):
         if not is_encodable(line):
@@ -122,11 +114,7 @@ def read_lines(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[int, s
 
 
 def iterate_bare_lines(path: pathlib.Path) -> Iterator[str]:
-    """Yields all lines of a text file, including blank ones, reading the file lazily.
-
-    Raises:
-        InputError: the file cannot be read, or is not UTF-8.
-    """
+    """Yields all lines of a text file in UTF-8, including blank ones, reading it lazily."""
     for number, line in _number_lines(path, "utf-8"):
         if not is_encodable(line):
             raise InputError(f"{path}:{number}: not UTF-8")
@@ -158,8 +146,7 @@ def open_text(
     """Opens a file, plain or compressed, to read text.
 
     A file that begins with a byte-order mark has the encoding of the mark. Bytes that are not in
-    the encoding become halves of surrogate pairs, which `is_encodable` finds. Opening and reading
-    raise one of UNREADABLE.
+    the encoding become halves of surrogate pairs, which `is_encodable` finds.
     """
     with open_input(path) as file:
         head = file.read(4)
@@ -171,10 +158,7 @@ def open_text(
 
 
 def open_input(path: pathlib.Path) -> IO[bytes]:
-    """Opens a file to read bytes: plain or, by its suffix, .gz, .bz2 or .xz.
-
-    Opening and reading raise one of UNREADABLE.
-    """
+    """Opens a file to read bytes: plain or, by its suffix, .gz, .bz2 or .xz; see UNREADABLE."""
     if path.suffix == ".zip":
         raise OSError("an archive; unpack it first")
     return _UNPACKERS.get(path.suffix, open)(path, "rb")

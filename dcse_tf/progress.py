@@ -19,11 +19,7 @@ _PACKAGE = pathlib.Path(__file__).parent
 
 @contextlib.contextmanager
 def show_log(spell: Callable[[str], str] = str) -> Iterator[None]:
-    """Shows the package's log messages inside the `with` block, one per line.
-
-    Args:
-        spell: applied to each message before it is shown, such as `as_flags`.
-    """
+    """Shows the package's log messages inside the `with` block, a line each, spelt by `spell`."""
     logger, verbosity = absl_logging.get_absl_logger(), absl_logging.get_verbosity()
     handlers, propagate = logger.handlers, logger.propagate
     logger.handlers, logger.propagate = [_Lines(spell)], False
@@ -55,11 +51,6 @@ def _say(text: str) -> None:
     sys.stderr.flush()
 
 
-def can_move() -> bool:
-    """Whether text on stderr can be overwritten: on a terminal, or in a notebook's output."""
-    return sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel")
-
-
 class Progress:
     """Shows how much of a job is done, how fast it is, and the time left.
 
@@ -72,17 +63,13 @@ class Progress:
     """
 
     def __init__(self, unit: str, total: int = 0, already: int = 0, every: float = 10.0):
-        """Args:
-        unit: what is counted, in the plural.
-        total: how many there are; 0 if unknown.
-        already: how many an interrupted run had already done.
-        every: seconds between two plain lines; 0 for one line per update.
-        """
+        """`total` is 0 if unknown; `already` is what an interrupted run had done."""
         self.total, self.done = total, already
         self._unit, self._already, self._every = unit, already, every
         self._started = self._shown = time.monotonic()
         style: dict[str, Any] = {"desc": unit, "unit": "", "leave": False, "dynamic_ncols": True}
-        self._bar = tqdm(total=total or None, initial=already, disable=not can_move(), **style)
+        moves = sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel")
+        self._bar = tqdm(total=total or None, initial=already, disable=not moves, **style)
 
     def __enter__(self) -> Self:
         return self

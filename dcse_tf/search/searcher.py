@@ -5,7 +5,6 @@ import dataclasses
 import itertools
 import pathlib
 import tempfile
-import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -131,21 +130,17 @@ class Searcher:
         or whose scores plus weighted cosines are highest.
         """
         config, responses = self.config, self.config.find == "responses"
-        if not (responses or self.reranker):
-            rows = self.encoder.encode(queries, show_progress=False)
-            return self.index.search(rows, config.top)
-
         # The mean of a dialogue's turns, which with heads is mapped by that of the context.
-        contexts = [split_turns(query) for query in queries]
+        dialogues = responses or self.reranker
+        contexts = [split_turns(query) if dialogues else [query] for query in queries]
         rows = self.encoder.encode([*itertools.chain(*contexts)], show_progress=False)
         ends = np.cumsum([len(context) for context in contexts])[:-1]
         means = np.stack([part.mean(axis=0) for part in np.split(rows, ends)])
         if responses:
             means = self.encoder.project(means, "context")
+        found = self.index.search(means, config.rerank_top if self.reranker else config.top)
         if self.reranker is None:
-            return self.index.search(means, config.top)
-
-        found = self.index.search(means, config.rerank_top)
+            return found
         texts = [[hit.text for hit in hits] for hits in found]
         answers = []
         scores = self.reranker.score(contexts, texts, show_progress=len(queries) > 1)
@@ -206,8 +201,7 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
                 compute_dtype=config.compute_dtype,
                 option="reranker",
             )
-        # The fingerprint covers the settings, which are listed so that messages can name what
-        # differs.
+        # The fingerprint covers the settings, which are listed so that messages can name them.
         now: dict[str, Any] = {
             layout.INDEX_TYPE: config.index_type,
             "`find`": config.find,
@@ -234,11 +228,8 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
 def build_index(
     config: SearchOptions, folder: pathlib.Path, encoder: SentenceEncoder, sources: dict[str, Any]
 ) -> None:
-    """Builds the index of `corpus`; logs how long it took, and an approximate one's recall.
-
-    `sources` identify the model and the corpus, for the index's record.
-    """
-    started, approximate = time.monotonic(), config.index_type == "ivf"
+    """Builds the index of `corpus`, made from `sources`; logs an approximate one's recall."""
+    approximate = config.index_type == "ivf"
     if approximate:
         layout.import_faiss()  # before the embedding, which takes long
     with atomic_directory(folder, config.overwrite) as partial:
@@ -263,4 +254,4 @@ def build_index(
         if approximate:
             recall = SearchIndex(partial, config.nprobe).measure_recall()
             logging.info("ivf finds %.1f%% of the exact 10 nearest", 100 * recall)
-    logging.info("built %s in %.0f s", folder, time.monotonic() - started)
+    logging.info("built %s", folder)

@@ -72,20 +72,14 @@ class BuildCandidatesOptions(SplitOptions):
 
 
 class Response(NamedTuple):
-    """A turn that candidates are made for.
-
-    Attributes:
-        session: its session.
-        name: a unique name of the session.
-        dialogue: the id that decides about its split: that of the session's dialogue or, if the
-            session is a copy, of the first copy (see `Splitter`).
-        turn: the index of the turn in the session, at least 1.
-    """
+    """A turn that candidates are made for."""
 
     session: Session
-    name: str
+    name: str  # of the session; unique
+    # The id that decides about its split: that of the session's dialogue or, if the session is a
+    # copy, of the first copy (see `Splitter`).
     dialogue: str
-    turn: int
+    turn: int  # index in the session, at least 1
 
     @property
     def utterance(self) -> Utterance:
@@ -121,10 +115,8 @@ def _choose_responses(sessions: Iterable[Session], responses: str, seed: int) ->
 
 
 class _Pool:
-    """The distinct responses of a split, ignoring case, that negatives are chosen from.
-
-    Attributes:
-        texts: the sorted texts; of texts that differ only in case, the first in that order.
+    """The distinct responses of a split, ignoring case, that negatives are chosen from; `texts` are
+    sorted, and of those that differ only in case the first in that order.
     """
 
     def __init__(self, responses: Sequence[Response], config: BuildCandidatesOptions):
@@ -149,11 +141,7 @@ class _Pool:
             self._index = Bm25(words)
 
     def make_group(self, response: Response) -> tuple[CandidateGroup, int]:
-        """The group of a response, and how many of its negatives were drawn at random.
-
-        Raises:
-            InputError: other sessions of the split have too few different responses.
-        """
+        """The group of a response, and how many of its negatives were drawn at random."""
         config = self._config
         name, true = f"{response.name}:{response.turn}", response.utterance
         first = max(0, response.turn - config.context_turns) if config.context_turns else 0
@@ -192,14 +180,8 @@ class _Pool:
 
 
 def build_candidates(config: BuildCandidatesOptions) -> str:
-    """Builds a file of grouped candidates from dialogues.
-
-    Returns:
-        What was built and what was left out, in two lines.
-
-    Raises:
-        InputError: the input cannot be used or has too few different responses.
-        FileExistsError: the output exists and may not be replaced.
+    """Builds a file of grouped candidates from dialogues; returns what was built and what was left
+    out.
     """
     with atomic_file(pathlib.Path(config.output), config.overwrite) as partial:
         bad_lines = config.count_bad_lines()

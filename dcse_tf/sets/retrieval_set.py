@@ -9,7 +9,8 @@ import collections
 import itertools
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from rank_bm25 import BM25Okapi
@@ -26,18 +27,11 @@ from dcse_tf.input_files import BadLines, resolve_inputs
 from dcse_tf.options import option
 from dcse_tf.progress import Progress
 
-
-class TableFormat(NamedTuple):
-    """A table of labelled sentences, one per row, as a format beside those of dialogues."""
-
-    help: str
-    has_intents: bool = True
-    has_acts: bool = False
-
-
+# Tables of labelled sentences, one per row, as formats beside those of dialogues.
+_INTENTS = {"has_intents": True, "has_acts": False}
 TABLE_FORMATS = {
-    "csv": TableFormat("sentences with a header line, comma-separated"),
-    "tsv": TableFormat("sentences with a header line, tab-separated"),
+    "csv": SimpleNamespace(help="sentences with a header line, comma-separated", **_INTENTS),
+    "tsv": SimpleNamespace(help="sentences with a header line, tab-separated", **_INTENTS),
 }
 # ChainMap lists its last mapping first, and includes formats that are registered later.
 _FORMATS = collections.ChainMap[str, Any](FORMATS, TABLE_FORMATS)
@@ -88,21 +82,15 @@ class BuildRetrievalOptions(CorpusOptions):
             if self.is_given(name):
                 self.refuse(name, f"has no meaning with `format`={self.format}")
         if not getattr(_FORMATS[self.format], f"has_{self.labels}s"):
+            having = [n for n, kind in _FORMATS.items() if getattr(kind, f"has_{self.labels}s")]
             self.refuse(
                 "format" if self.labels == "intent" else "labels",
-                f"`format`={self.format} has no {self.labels}s; expected one of "
-                + ", ".join(
-                    n for n, kind in _FORMATS.items() if getattr(kind, f"has_{self.labels}s")
-                ),
+                f"`format`={self.format} has no {self.labels}s; expected {' or '.join(having)}",
             )
 
 
 class Bm25:
-    """Scores sentences for queries by BM25 (Robertson and Zaragoza 2009).
-
-    Args:
-        sentences: the words of each sentence; at least one must have a word.
-    """
+    """Scores sentences, at least one with a word, by BM25 (Robertson and Zaragoza 2009)."""
 
     def __init__(self, sentences: Sequence[Sequence[str]]):
         index = BM25Okapi([list(words) for words in sentences])
@@ -190,14 +178,8 @@ def sample_balanced(
     because neither can be trusted. The result is shuffled, because BM25 breaks ties by index, and
     the index must not reveal the label.
 
-    Args:
-        labelled: (sentence, label) pairs.
-        sentences: how many sentences to draw; 0 for all.
-        seed: seed of the draw.
-        min_label_sentences: labels with fewer distinct sentences are left out.
-
     Returns:
-        The pairs drawn, and reason -> number of sentences left out.
+        The (sentence, label) pairs drawn, and reason -> number of sentences left out.
     """
     labels_of: dict[str, set[str]] = collections.defaultdict(set)
     first: dict[str, tuple[str, str]] = {}
@@ -244,39 +226,27 @@ def build_retrieval_set(
     As the paper describes: of the first sentences by BM25, those with the query's label are
     positives, of which the best are kept, and the others negatives.
 
-    Args:
-        labelled: (sentence, label) pairs, all sentences distinct.
-        words: splits a text into words.
-        candidates: number of sentences retrieved for a query.
-        max_positives: positives per query, at most.
-
     Returns:
         The set, and counts of the sentences that are not queries for lack of a positive or a
         negative.
-
-    Raises:
-        InputError: no query is left.
     """
     split = [words(sentence) for sentence, _ in labelled]
     if not any(split):
         raise InputError("no sentence has a word")
     labels = np.unique([label for _, label in labelled], return_inverse=True)[1]
     index = Bm25(split)
-    queries = []
-    dropped = {"without_positives": 0, "without_negatives": 0}
+    found = []
     with Progress("queries", len(split)) as progress:
         for place, query in enumerate(split):
             ranked = np.argsort(-index.scores(query), kind="stable")
             ranked = ranked[ranked != place][:candidates]
             relevant = labels[ranked] == labels[place]
-            positives, negatives = ranked[relevant][:max_positives], ranked[~relevant]
-            if not len(positives):
-                dropped["without_positives"] += 1
-            elif not len(negatives):
-                dropped["without_negatives"] += 1
-            else:
-                queries.append(Query(place, positives, negatives))
+            found.append(Query(place, ranked[relevant][:max_positives], ranked[~relevant]))
             progress.update(place + 1)
+    some = [query for query in found if len(query.positives)]
+    queries = [query for query in some if len(query.negatives)]
+    dropped = {"without_positives": len(found) - len(some)}
+    dropped["without_negatives"] = len(some) - len(queries)
     if not queries:
         raise InputError(
             f"none of {len(split)} sentences has both a positive and a negative candidate; "
@@ -287,14 +257,8 @@ def build_retrieval_set(
 
 
 def build_retrieval(config: BuildRetrievalOptions) -> str:
-    """Builds a retrieval set from labelled sentences and writes it.
-
-    Returns:
-        What was built and what was left out, in two lines.
-
-    Raises:
-        InputError: the input cannot be used, or gives no query.
-        FileExistsError: the output exists and may not be replaced.
+    """Builds a retrieval set from labelled sentences and writes it; returns what was built and what
+    was left out.
     """
     output = pathlib.Path(config.output)
     refuse_existing(output, config.overwrite)

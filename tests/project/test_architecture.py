@@ -60,7 +60,7 @@ BASE = {
 # Lines of each room, and of what stands beside the package. A number may only fall: what is added
 # is paid for by what leaves. "base" are the modules at the top.
 BUDGETS = {
-    "base": 1472,
+    "base": 1420,
     "baselines": 725,
     "bert": 2662,
     "cli": 429,
@@ -72,9 +72,9 @@ BUDGETS = {
     "matching": 641,
     "reading": 680,
     "reranker": 446,
-    "search": 696,
+    "search": 687,
     "serving": 504,
-    "sets": 559,
+    "sets": 505,
     "spark": 371,
     "tasks": 1878,
     "training": 1606,
