@@ -9,7 +9,7 @@ from absl import logging
 
 from dcse_tf import input_files
 from dcse_tf.baselines.registry import BaselineOptions, Fitted
-from dcse_tf.data.words import make_splitter
+from dcse_tf.data.dialogue import make_splitter
 from dcse_tf.errors import InputError, require
 from dcse_tf.options import OptionError, option
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from dcse_tf.data.dialogue import Session, Utterance, fold_spaces, make_session, strip_html
 from dcse_tf.data.formats import FORMATS, RawSession
-from dcse_tf.data.formats.exports import read_tables
+from dcse_tf.data.formats.reading import read_tables
 from dcse_tf.errors import InputError
 from dcse_tf.files import hash_number
 from dcse_tf.input_files import BadLines, resolve_inputs
@@ -28,33 +28,26 @@ class CorpusOptions(Options):
     format: str = option("session_tsv", "Format of the input.", choices=FORMATS)
     input: tuple[str, ...] = option(
         (),
-        "Files of dialogues, comma-separated; also .gz, .bz2 or .xz; globs are "
-        "allowed. package:NAME/FILE names a file inside an installed Python package.",
+        "Files of dialogues, comma-separated, also globs, compressed (.gz, .bz2, .xz), or "
+        "package:NAME/FILE of an installed Python package.",
         required=True,
         path="files",
     )
     columns: tuple[str, ...] = option(
         (),
-        "NAME:COLUMN for each column or field that has another name in the input, such as "
-        f"session_id:ticket,text:body. The names in `format`=table: "
-        f"{', '.join(FORMATS['table'].columns)}; in messages: "
+        "NAME:COLUMN for each column or field that has another name in the input. The names in "
+        f"`format`=table: {', '.join(FORMATS['table'].columns)}; in messages: "
         f"{', '.join(FORMATS['messages'].columns)}.",
     )
     encoding: str = option(
-        "utf-8",
-        "Encoding of the input, such as latin-1, gb18030 or utf-16. A file that begins with a "
-        "byte-order mark has the encoding of the mark.",
+        "utf-8", "Encoding of input without a byte-order mark, such as latin-1 or gb18030."
     )
-    strip_html: bool = option(
-        False, "Remove HTML from texts: tags, scripts and comments; &amp; becomes &."
-    )
+    strip_html: bool = option(False, "Remove tags, scripts and comments of HTML from texts.")
     alternate_roles: bool = option(
         False, "Give the turns of each session, which have no roles, to speakers a and b in turn."
     )
     min_turns: int = option(
-        2,
-        "Leave out sessions with fewer turns (after joining). The paper: 4 for JDDC and ECD.",
-        minimum=2,
+        2, "Fewest turns of a session, after joining. The paper: 4 for JDDC and ECD.", minimum=2
     )
     join_consecutive: bool = option(
         True, "Join consecutive utterances of one speaker into one turn, as in the paper."
@@ -76,11 +69,8 @@ class CorpusOptions(Options):
         for entry in self.columns:
             name, _, column = entry.partition(":")
             if name not in known or not column:
-                self.refuse(
-                    "columns",
-                    f"expected NAME:COLUMN, NAME one of {', '.join(known) or 'none'} with "
-                    f"`format`={self.format}",
-                )
+                names = f"{', '.join(known) or 'none'} with `format`={self.format}"
+                self.refuse("columns", f"expected NAME:COLUMN, NAME one of {names}")
         if len(self.column_names()) < len(self.columns):
             self.refuse("columns", "one of them is given twice")
 
@@ -110,9 +100,7 @@ class SplitOptions(CorpusOptions):
             self.refuse("test_fraction", "with `dev_fraction` it leaves nothing to train on")
 
     def split_of(self, dialogue: str) -> str:
-        """The split of a dialogue that is no copy of another, see `Splitter`. It depends on the id
-        and the seed, not on other dialogues.
-        """
+        """The split of a dialogue that is no copy of another, see `Splitter`, by its id."""
         position = hash_number(f"{self.seed}:{dialogue}") / 2**64
         if position < self.dev_fraction:
             return "dev"
@@ -123,10 +111,7 @@ class PrepareOptions(SplitOptions):
     """Converts files of dialogues to sharded, tokenised TFRecords with a manifest."""
 
     output_dir: str = option(
-        "",
-        "Folder to write; it appears only when it is complete.",
-        required=True,
-        path="writes",
+        "", "Folder to write; it appears when it is complete.", required=True, path="writes"
     )
     vocab: str = option(
         "",
@@ -135,9 +120,7 @@ class PrepareOptions(SplitOptions):
         path="reads",
     )
     prefix: str = option(
-        "",
-        'Text before every utterance, such as "query: " for E5, in training and use. Default: the '
-        "default prompt of `vocab`.",
+        "", 'Text before every utterance, such as "query: ". Default: that of `vocab`, if any.'
     )
     vocab_size: int = option(
         0, "Train a WordPiece vocabulary of at most this many entries. 0: do not.", minimum=0
@@ -147,17 +130,16 @@ class PrepareOptions(SplitOptions):
     )
     max_sequence_length: int = option(
         50,
-        "Longest utterance, in tokens including [CLS] and [SEP]; longer ones are cut at the end. "
-        "The paper: 100 for JDDC, 50 for MDC and ECD.",
+        "Tokens of an utterance, with [CLS] and [SEP]; longer ones are cut at the end. The paper: "
+        "100 for JDDC, 50 for MDC and ECD.",
         minimum=3,
     )
     shards: int = option(8, "Number of files of the train split.", minimum=1, maximum=10_000)
     overwrite: bool = option(False, "Replace `output_dir` if it exists.")
     spark_master: str = option(
         "",
-        "Run on a Spark cluster, such as spark://HOST:7077, yarn, k8s://... or local[4], with a "
-        "task for each file of `input`. All workers must reach the input and `output_dir`. The "
-        "records are those that this machine would write.",
+        "Run on a Spark cluster, such as spark://HOST:7077, yarn, k8s://... or local[4], a task a "
+        "file. All workers must reach `input` and `output_dir`.",
     )
 
     def __post_init__(self) -> None:
@@ -180,18 +162,15 @@ class PrepareOptions(SplitOptions):
 def read_sessions(
     config: CorpusOptions, bad_lines: BadLines, dropped: collections.Counter[str]
 ) -> Iterator[Session]:
-    """Yields all sessions of the input, with turns joined but no session filtered out; `dropped`
-    counts utterances without text as "empty_utterances".
-
-    Raises:
-        InputError: a file cannot be read, or there are too many bad lines.
+    """Yields all sessions of the input, with turns joined but no session filtered out; `dropped` as
+    in `join_session`. Raises InputError if a file cannot be read or has too many bad lines.
     """
     for raw in read_raw_sessions(config, bad_lines):
         yield join_session(raw, config, dropped)
 
 
 def read_raw_sessions(config: CorpusOptions, bad_lines: BadLines) -> Iterator[RawSession]:
-    """Yields all sessions of the input as the format's reader does; raises as `read_sessions`."""
+    """Yields all sessions of the input as the format's reader does."""
     raw = read_files(resolve_inputs(config.input), config, bad_lines)
     with Progress("sessions read") as progress:
         for number, session in enumerate(itertools.islice(raw, config.max_sessions or None), 1):
@@ -202,7 +181,7 @@ def read_raw_sessions(config: CorpusOptions, bad_lines: BadLines) -> Iterator[Ra
 def read_files(
     paths: Sequence[pathlib.Path], config: CorpusOptions, bad_lines: BadLines
 ) -> Iterator[RawSession]:
-    """Yields the sessions of files as the format's reader does; raises as `read_sessions`."""
+    """Yields the sessions of files as the format's reader does."""
     kind, columns = FORMATS[config.format], config.column_names()
     named = [columns] if kind.columns else []
     raw: Iterable[RawSession] = itertools.chain.from_iterable(
@@ -222,52 +201,47 @@ def read_files(
 def join_session(
     raw: RawSession, config: CorpusOptions, dropped: collections.Counter[str]
 ) -> Session:
-    """Makes a session from a reader's output. A response with given candidates is never joined to
-    the turn before it.
+    """Makes a session from a reader's output.
 
     `dropped` counts the utterances without text, and the sessions that are too short because turns
     of one speaker were joined.
     """
     session_id, turns, *given = raw
-    if config.strip_html:
-        turns = [Utterance(role, strip_html(text), *labels) for role, text, *labels in turns]
+    strip = strip_html if config.strip_html else str
+    turns = [Utterance(role, strip(text), *labels) for role, text, *labels in turns]
     spoken = make_session(session_id, turns, join=False).turns
     dropped["empty_utterances"] += len(turns) - len(spoken)
     if config.alternate_roles:
         spoken = tuple(turn._replace(role="ab"[n % 2]) for n, turn in enumerate(spoken))
-    if not config.join_consecutive:
-        session = Session(session_id, spoken)
-    elif given:
-        before = make_session(session_id, spoken[:-1])
-        session = Session(session_id, before.turns + spoken[-1:])
-    else:
-        session = make_session(session_id, spoken)
-        if len(session.turns) < config.min_turns <= len(spoken):
-            dropped["short_by_joining"] += 1
+    joined = spoken
+    if config.join_consecutive:
+        # A response with given candidates is never joined to the turn before it.
+        end = len(spoken) - len(given)
+        joined = make_session(session_id, spoken[:end]).turns + spoken[end:]
     if not given:
-        return session
-    texts = map(strip_html, given[0].negatives) if config.strip_html else given[0].negatives
-    negatives = tuple(map(fold_spaces, texts))
-    return Session(session_id, session.turns, given[0]._replace(negatives=negatives))
+        if len(joined) < config.min_turns <= len(spoken):
+            dropped["short_by_joining"] += 1
+        return Session(session_id, joined)
+    negatives = tuple(fold_spaces(strip(text)) for text in given[0].negatives)
+    return Session(session_id, joined, given[0]._replace(negatives=negatives))
 
 
 def describe_dropped(dropped: Mapping[str, int], bad_lines: int) -> str:
     """What was left out, for the message that nothing is left."""
     joined = dropped.get("short_by_joining")
     why = "`join_consecutive`=false keeps them, `alternate_roles` gives them two speakers"
-    return (
-        f"{dropped['short_sessions']} sessions too short"
-        + (f" ({joined} by joining turns that have one role: {why})" if joined else "")
-        + f", {dropped['empty_utterances']} utterances without text, {bad_lines} bad lines"
-    )
+    by_joining = f" ({joined} by joining turns that have one role: {why})" if joined else ""
+    short, empty = dropped["short_sessions"], dropped["empty_utterances"]
+    left = f"{empty} utterances without text, {bad_lines} bad lines"
+    return f"{short} sessions too short{by_joining}, {left}"
 
 
 # The division into splits: copies of a session go to the same one
 
 
 def content_key(turns: Iterable[Utterance]) -> int | None:
-    """A number that copies of a session share: sessions with equal texts, whatever their speakers,
-    ignoring case, white space and how the text is divided into turns.
+    """A number that sessions with equal texts share, whatever their speakers, case, white space and
+    division into turns.
 
     None for a session of fewer than 20 characters, such as two greetings. Those are often equal by
     chance, so that keeping them together would change the shares of the splits.

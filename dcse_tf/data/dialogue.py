@@ -1,43 +1,43 @@
-"""Dialogues as Python objects: utterances, sessions, contexts, joining. No TensorFlow here."""
+"""Dialogues as Python objects: utterances, sessions, contexts, and what is done with their texts.
+
+No TensorFlow here.
+"""
 
 import dataclasses
+import functools
 import html
+import logging
 import re
-from collections.abc import Iterable
+import unicodedata
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from dcse_tf.bert.blanks import is_blank
+from dcse_tf.errors import require
 
 # Self-supervised tasks that a re-ranker can learn besides matching (Xu et al. 2020, section 2.3).
 AUXILIARY_TASKS = ("next_session", "restoration", "incoherence", "consistency")
 
 
 class Utterance(NamedTuple):
-    """What one speaker (role) said in one turn, with labels where the corpus has any: the intents
-    that the speaker expresses, and the dialogue acts, each with its slot if it has one
-    ("REQUEST:time").
-    """
+    """What one speaker (role) said in one turn, with labels where the corpus has any."""
 
     role: str
     text: str
-    intents: tuple[str, ...] = ()
-    acts: tuple[str, ...] = ()
+    intents: tuple[str, ...] = ()  # that the speaker expresses
+    acts: tuple[str, ...] = ()  # dialogue acts, each with its slot if it has one: "REQUEST:time"
 
 
 class GivenCandidates(NamedTuple):
-    """Other responses (negatives) that a file gives for the last turn of a session, and the id of
-    the dialogue that the session is a piece of.
-    """
+    """Other responses that a file gives for the last turn of a session."""
 
-    dialogue: str
+    dialogue: str  # the id of the dialogue that the session is a piece of
     negatives: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Session:
-    """A dialogue: its id, its turns in order, and candidates for the last turn, if the corpus gives
-    any.
-    """
+    """A dialogue, with candidates for its last turn if the corpus gives any."""
 
     session_id: str
     turns: tuple[Utterance, ...]
@@ -71,8 +71,7 @@ class Context:
     """Which turns around a response form its context (paper, section 3.1): at most `turns` on each
     side, "both" sides or only those "before" it.
 
-    Training, response selection and explanations all use this definition. For example,
-    `Context(2, "both").of(num_turns=7, response=1)` is `[0, 2, 3]`.
+    For example, `Context(2, "both").of(num_turns=7, response=1)` is `[0, 2, 3]`.
     """
 
     turns: int
@@ -114,17 +113,12 @@ def make_session(session_id: str, turns: Iterable[Utterance], join: bool = True)
         if not text[:1].isalnum() and is_blank(text):
             continue
         text = fold_spaces(text)
-        if intents or acts:
-            intents, acts = (
-                tuple(dict.fromkeys(map(fold_spaces, labels))) for labels in (intents, acts)
-            )
         if join and joined and joined[-1].role == role:
             last = joined.pop()
-            text = f"{last.text} {text}"
-            intents, acts = (
-                tuple(dict.fromkeys(labels))
-                for labels in (last.intents + intents, last.acts + acts)
-            )
+            text, intents, acts = f"{last.text} {text}", last.intents + intents, last.acts + acts
+        if intents or acts:
+            folded = (map(fold_spaces, labels) for labels in (intents, acts))
+            intents, acts = (tuple(dict.fromkeys(labels)) for labels in folded)
         joined.append(Utterance(role, text, intents, acts))
     return Session(session_id, tuple(joined))
 
@@ -148,9 +142,55 @@ _TAG = re.compile(r"</?[a-z!?][^<>]*>", re.I)
 
 
 def strip_html(text: str) -> str:
-    """The readable text of a piece of HTML: tags become spaces or, within a line, nothing.
-
-    Scripts, styles and comments are left out, and entities such as &amp; become characters.
+    """The readable text of a piece of HTML: tags become spaces or, within a line, nothing, scripts,
+    styles and comments too, and entities such as &amp; become characters.
     """
     text = _INLINE.sub("", _UNREAD.sub(" ", text))
     return html.unescape(_TAG.sub(" ", text))
+
+
+# Words, for BM25, word vectors and counts; BERT uses WordPiece instead
+
+_HAN = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]")
+_OF_EMOJI = re.compile("[\u20e3\ufe00-\ufe0f]")  # the frame of a keycap, variation selectors
+_CHARACTER = re.compile(r"[0-9a-z\u00df-\u024f]+|\S")
+
+
+def make_splitter(kind: str) -> Callable[[str], list[str]]:
+    """Makes a function that splits a text into its words, in lower case: "words", runs of letters
+    and digits; "jieba", Chinese words, and any other symbol by itself (jieba's default mode, which
+    agrees best with the paper's retrieval sets); "characters", by themselves, but Latin words and
+    numbers as a whole; "auto", "jieba" for a text with a Chinese character, else "words".
+    """
+
+    splitters: dict[str, Callable[[str], list[str]]] = {
+        "auto": lambda text: splitters["jieba" if _HAN.search(text) else "words"](text),
+        "words": lambda text: _word().findall(text.casefold()),
+        "jieba": lambda text: [w for w in _cut()(text.casefold()) if not w.isspace()],
+        "characters": lambda text: _CHARACTER.findall(text.casefold()),
+    }
+    return splitters[kind]
+
+
+@functools.cache  # takes a twentieth of a second
+def list_marks() -> str:
+    """Marks that belong to the letter before them, such as the vowel signs of Hindi and Thai."""
+    return "".join(
+        char
+        for char in map(chr, range(0x300, 0x11000))
+        if unicodedata.category(char)[0] == "M" and not _OF_EMOJI.match(char)
+    )
+
+
+@functools.cache
+def _word() -> re.Pattern[str]:
+    marks = list_marks()
+    return re.compile(rf"\w[\w{marks}]*(?:['’]\w[\w{marks}]*)*")
+
+
+@functools.cache
+def _cut() -> Callable[[str], list[str]]:
+    # Imported only for Chinese text, because jieba takes a second to read its dictionary.
+    jieba = require("jieba", extra="chinese", why="splitting Chinese text into words")
+    jieba.setLogLevel(logging.WARNING)
+    return jieba.lcut

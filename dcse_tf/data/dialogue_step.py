@@ -1,11 +1,17 @@
-"""Dialogues drawn for a step, and sequences of their turns, [CLS] first [SEP] second [SEP].
+"""Dialogues drawn for a step, and rows of response selection, of its four auxiliary tasks (Xu et
+al. 2020, section 2.3), and of post-training.
 
-This is how response selection, its auxiliary tasks and post-training read a corpus. Draws within a
-dialogue depend on (seed, epoch, index); draws from other sessions depend on (seed, step).
+Rows are sequences of one or two segments of turns, [CLS] first [SEP] second [SEP]. Draws within a
+dialogue depend on (seed, epoch, index); draws from other sessions on (seed, step).
+
+What is drawn from another session resembles what it takes the place of in all that a rule could see
+without reading: it is as many turns and, where another session has any, of the same role. The
+auxiliary tasks use the dialogue with its true response: a context alone may have only one turn,
+which can be neither split nor replaced.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -15,44 +21,33 @@ from dcse_tf.bert.pairs import (
     find_rows,
     join_turns,
     place_segments,
+    put_apart,
     put_in_rows,
     strip_ends,
 )
 from dcse_tf.bert.token_rows import PairRule
 from dcse_tf.data.records import parse_given, parse_session
-from dcse_tf.data.responses import prefer
-from dcse_tf.data.table import Rows, Step
+from dcse_tf.data.responses import MaskingRule, mask_tokens, prefer, sample_negatives
+from dcse_tf.data.table import ROWS, Rows, Step
 
 
 @dataclasses.dataclass(frozen=True)
 class DialogueSource:
-    """Sessions, of which each gives the dialogue up to one response.
+    """Sessions, of which each gives the dialogue up to one response."""
 
-    Attributes:
-        context_turns: maximum number of turns before the response.
-        rule: special ids and maximum lengths of the sequences.
-        speakers: whether tokens are marked with their speaker.
-        same_role: whether what comes from other sessions is of the same role where possible.
-        given: number of negatives that are drawn from those that the corpus gives for a response,
-            0 for all; None to ignore them.
-        other_turns: whether another turn of the session is drawn, too.
-    """
-
-    context_turns: int
+    context_turns: int  # the most before the response
     rule: PairRule
-    speakers: bool = False
-    same_role: bool = True
-    given: int | None = None
-    other_turns: bool = False
+    speakers: bool = False  # whether tokens are marked with their speaker
+    same_role: bool = True  # whether what is from other sessions is of the same role where possible
+    given: int | None = None  # the corpus' negatives to draw, 0 for all; None to ignore them
+    other_turns: bool = False  # whether another turn of the session is drawn, too
     samples = "sessions"
 
     def draw(self, element: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
-        """See `Source` and `draw_dialogue`."""
-        session = parse_session(element)
-        candidates = None if self.given is None else parse_given(element)
-        drawn = draw_dialogue(
-            session, seed, self.context_turns, candidates, self.given or 0, self.rule.prefix_tokens
-        )
+        session, prefix = parse_session(element), self.rule.prefix_tokens
+        given = None if self.given is None else parse_given(element)
+        limits = self.context_turns, given, self.given or 0, prefix
+        drawn = draw_dialogue(session, seed, *limits)
         if not self.other_turns:
             return drawn
         # The same seed has been split; folding in a number keeps these draws independent of it.
@@ -63,19 +58,14 @@ class DialogueSource:
         others = tf.where(differs)[:, 0]
         place = _draw_below(tf.maximum(tf.size(others), 1), seeds[0])
         chosen = others[place : place + 1]
-        return {
-            **drawn,
-            "relevance": _draw_below(tf.constant(3), seeds[1]),
-            "other_tokens": strip_ends(
-                tf.gather(session["token_ids"], chosen), self.rule.prefix_tokens
-            ),
-            "other_utterance": tf.gather(session["utterances"], chosen),
-        }
+        drawn["relevance"] = _draw_below(tf.constant(3), seeds[1])
+        drawn["other_tokens"] = strip_ends(tf.gather(session["token_ids"], chosen), prefix)
+        drawn["other_utterance"] = tf.gather(session["utterances"], chosen)
+        return drawn
 
     def make_step(
         self, samples: dict, splits: tf.Tensor, seed: int, number: tf.Tensor
     ) -> "DialogueStep":
-        """See `Source`."""
         return DialogueStep(samples, splits, seed, number, self)
 
 
@@ -87,11 +77,11 @@ def draw_dialogue(
     negatives: int = 0,
     prefix_tokens: int = 0,
 ) -> dict:
-    """Draws a response from a session, and the choices of the auxiliary tasks for its dialogue.
+    """Draws a response from a session, and the choices of the auxiliary tasks for its dialogue, all
+    uniformly (Xu et al. 2020, footnote 1).
 
     With given candidates, of which `negatives` are drawn (0: all), the response is the last turn,
-    which they belong to. All other draws are uniform (Xu et al. 2020, footnote 1); the seed, int64
-    `[2]`, alone determines them.
+    which they belong to.
 
     Returns:
         session: int64 scalar, fingerprint.
@@ -152,31 +142,57 @@ def _draw_true(allowed: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Segments:
-    """Sequences of one or two segments of turns, which become `Rows` with the text "text".
+    """Sequences of one or two segments, which become `Rows` with the text "text".
 
-    Attributes:
-        first, second: int32 `[rows, (turns)]`, the turns of each segment, as indices into the
-            step's list of turns; `second` is None if there is no second segment.
-        targets: see `Rows`. "hints", int32, say what a rule could go by without reading.
-        ends: whether the turns of the second segment end with [EOT], as those of a piece of
-            dialogue do, and a response does not.
-        rule: the maximum lengths, if they are not the source's.
-        speaker_turns: int32 `[rows, (turns)]`, the turns whose speakers mark the first segment, if
-            they are not the segment's own.
-        tells_speakers: whether tokens are marked with their speaker; if not, all marks are 0.
-        finish: maps the token ids of the sequences and the index of each token's turn in the first
-            segment, -1 for tokens outside those turns, both int32 `[rows, tokens]`, to token ids,
-            further targets and `Rows.tokens`.
+    Segments are int32 `[rows, (turns)]`, indices into the step's list of turns.
     """
 
     first: tf.RaggedTensor
     second: tf.RaggedTensor | None
-    targets: Tensors
+    targets: Tensors  # see `Rows`; "hints", int32, say what a rule could go by without reading
+    # Whether the turns of the second segment end with [EOT], as those of a piece of dialogue do,
+    # and a response does not.
     ends: bool = False
-    rule: PairRule | None = None
-    speaker_turns: tf.RaggedTensor | None = None
-    tells_speakers: bool = True
+    rule: PairRule | None = None  # the maximum lengths, if they are not the source's
+    speaker_turns: tf.RaggedTensor | None = None  # whose speakers mark the first, if others
+    tells_speakers: bool = True  # whether tokens are marked with their speaker; if not, by 0
+    # Maps the token ids of the sequences and the index of each token's turn in the first segment,
+    # -1 for others, both int32 `[rows, tokens]`, to token ids, further targets and `Rows.tokens`.
     finish: Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, Tensors, Tensors]] | None = None
+
+    def build(self, step: "DialogueStep") -> Rows:
+        """Builds the sequences and adds them to the step's texts."""
+        rule = self.rule or step.source.rule
+        ended = end_turns(step.turns, rule.end_of_turn_id)
+        second = self.first[:, :0] if self.second is None else self.second  # or nothing
+        turns = tf.gather(ended, self.first)
+        others = tf.gather(ended if self.ends else step.turns, second)
+
+        owner = find_rows(turns.values)
+        place = tf.gather(tf.ragged.range(tf.cast(turns.row_lengths(), tf.int32)).values, owner)
+        # An [EOT] belongs to no turn.
+        last = tf.cast(tf.gather(turns.values.row_limits(), owner), tf.int32) - 1
+        place = tf.where(tf.range(tf.size(owner)) < last, place, -1)
+        limits, is_pair = (rule.first_tokens, rule.second_tokens), self.second is not None
+        found = place_segments(join_turns(turns), join_turns(others), *limits, is_pair)
+        # The responder's turns, the response and [CLS] are marked 0, other speakers' turns 1.
+        speaker_turns = self.first if self.speaker_turns is None else self.speaker_turns
+        speakers = tf.gather(tf.gather(step.speakers, speaker_turns.values), owner)
+        # A candidate counts as the responder's, whoever said it.
+        nobody = second_speakers = tf.zeros_like(others.flat_values)
+        if self.ends:
+            second_speakers = tf.gather(step.speakers, second.values)
+            second_speakers = tf.gather(second_speakers, find_rows(others.values))
+        ids = found.fill(turns.flat_values, others.flat_values, rule.marks)
+        turn_ids = found.fill(place, nobody - 1, (-1, -1, -1, -1))
+        speaker_ids = found.fill(speakers, second_speakers) * int(self.tells_speakers)
+
+        targets, tokens = self.targets, dict[str, tf.Tensor]()
+        if self.finish:
+            ids, further, tokens = self.finish(ids, turn_ids)
+            targets = {**targets, **further}
+        text = step.add_apart(ids, segment_ids=found.segment_ids(), speaker_ids=speaker_ids)
+        return Rows({"text": text}, targets, tokens)
 
 
 class DialogueStep(Step):
@@ -186,6 +202,7 @@ class DialogueStep(Step):
         starts, ends: int32 `[samples]`, the range of each dialogue's turns in the list; its last
             turn is the response.
         session: int64 `[samples]`, fingerprints of the sessions.
+        session_of_turn: int64 `[turns]`, the same of each dialogue's turns.
         turns: int32 `[turns, (tokens)]`, the turns of all dialogues without [CLS] and [SEP],
             followed by given negatives or other turns.
         utterances, roles: int64 `[turns]`, fingerprints of the turns and of their speakers' roles.
@@ -200,16 +217,16 @@ class DialogueStep(Step):
         ranges = tf.cast(samples["utterances"].row_splits, tf.int32)
         self.samples, self.source = samples, source
         self.starts, self.ends = ranges[:-1], ranges[1:]
-        self.session = samples["session"]
+        self.count, self.session = tf.shape(self.starts)[0], samples["session"]
+        self.session_of_turn = tf.repeat(self.session, self.ends - self.starts)
         self.turns, self.utterances, self.speakers, self.roles = (
             samples[name].values for name in ("token_ids", "utterances", "speakers", "roles")
         )
         self.negatives = self.others = None
-        alone = _put_nothing(self.turns)
-        longest = tf.cast(tf.reduce_max(self.turns.row_lengths()), tf.int32)
-        found = place_segments(self.turns, alone, longest + 2, 0, False)
+        around = tf.ones([tf.size(self.utterances), 1], tf.int32)
+        whole = [around * source.rule.cls_id, self.turns, around * source.rule.sep_id]
         super().__init__(
-            found.fill(self.turns.values, alone.values, source.rule.marks),
+            tf.concat(whole, axis=1).to_tensor(),
             self.utterances,
             self.ends - 1,
             splits,
@@ -228,18 +245,9 @@ class DialogueStep(Step):
             self.others = tf.where(texts.row_lengths() > 0, places, -1)
             self.turns = tf.concat([self.turns, samples["other_tokens"].values], axis=0)
             self.utterances = tf.concat([self.utterances, texts.values], axis=0)
-            # A candidate counts as the responder's, see `_build_sequences`.
+            # A candidate counts as the responder's, see `Segments.build`.
             nobody = tf.zeros_like(texts.values, tf.int32)
             self.speakers = tf.concat([self.speakers, nobody], axis=0)
-
-    @property
-    def count(self) -> tf.Tensor:
-        return tf.shape(self.starts)[0]
-
-    @property
-    def session_of_turn(self) -> tf.Tensor:
-        """int64 `[turns]`, fingerprints of the turns' sessions."""
-        return tf.repeat(self.session, self.ends - self.starts)
 
     def share_role(self, turns: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
         """Whether the speakers of turns, given as indices into the list, have the same role."""
@@ -248,11 +256,9 @@ class DialogueStep(Step):
     def draw_place(
         self, allowed: tf.Tensor, turns: tf.Tensor, others: tf.Tensor, seed: tf.Tensor
     ) -> tf.Tensor:
-        """Draws a place of each row, of bool `[rows, places]`, that is allowed; of the role of the
-        row's turn, int32 `[rows]`, if roles matter.
-
-        `others`, int32 `[rows or 1, places]`, are the turns that the places stand for, as indices
-        into the list. Returns int32 `[rows]`, -1 where no place is allowed.
+        """Draws an allowed place of each row, of bool `[rows, places]`, of the role of the row's
+        turn if roles matter: int32 `[rows]`, -1 for none. `others` are the turns of the places,
+        int32 `[rows or 1, places]`.
         """
         if self.source.same_role:
             allowed = prefer(allowed, self.share_role(turns[:, None], others))
@@ -266,62 +272,231 @@ class DialogueStep(Step):
         places = tf.range(tf.size(self.roles))
         return self.draw_place(strange, turns, places[None, :], seed)
 
-    def finish(self, drawn: Mapping[str, Rows | Segments]) -> dict[str, Rows]:
-        """Builds the sequences of all segments, and adds them to the step's texts."""
-        found = {}
-        for name, rows in drawn.items():
-            if isinstance(rows, Segments):
-                ids, turn_ids, marks = _build_sequences(self, rows)
-                targets, tokens = rows.targets, dict[str, tf.Tensor]()
-                if rows.finish:
-                    ids, further, tokens = rows.finish(ids, turn_ids)
-                    targets = {**targets, **further}
-                rows = Rows({"text": self.add_apart(ids, **marks)}, targets, tokens)
-            found[name] = rows
-        return found
+
+# Rows of the tasks
+
+# The kinds of pairs of post-training, with the number of classes of each.
+PAIRS = {"utterance": 2, "pieces": 2, "relevance": 3}
+_RANDOM, _SAME_SESSION, _NEXT = range(3)  # classes of relevance
 
 
-def _put_nothing(like: tf.RaggedTensor) -> tf.RaggedTensor:
-    """As many rows as those of another ragged tensor, all empty: int32."""
-    return put_in_rows(tf.zeros([0], tf.int32), tf.zeros_like(like.row_splits))
+def _split_seed(step: DialogueStep, place: int, parts: int = 4) -> tf.Tensor:
+    return tf.random.split(step.seed(ROWS), parts)[place]
 
 
-def _build_sequences(
-    step: DialogueStep, rows: Segments
-) -> tuple[tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]:
-    """The sequences of some segments; all int32 `[rows, tokens]`.
+def _find_shared(roles: tf.Tensor, sessions: tf.Tensor) -> tf.Tensor:
+    """Whether each role is also another session's, and not a name that says nothing elsewhere."""
+    distinct, numbers = tf.unique(roles)
+    first = tf.math.unsorted_segment_min(sessions, numbers, tf.size(distinct))
+    last = tf.math.unsorted_segment_max(sessions, numbers, tf.size(distinct))
+    return tf.gather(first < last, numbers)
 
-    Returns:
-        Of each token: its id; the index of its turn in the first segment, -1 for tokens outside
-        those turns; and segment_ids, see `Places.segment_ids`, and speaker_ids, 0 for the
-        responder's turns, the response and [CLS], 1 for other speakers.
+
+def draw_matching(step: DialogueStep, negatives: int) -> Segments:
+    """Rows of response matching (section 2.2): each context with its true response, then with its
+    negatives, drawn or given.
+
+    targets: labels float32, 1 for the true response; weights, 0 where a negative is missing; hints,
+    0 if the candidate's role is not the response's but other sessions' responses have that, else 1.
     """
-    rule = rows.rule or step.source.rule
-    ended = end_turns(step.turns, rule.end_of_turn_id)
-    second = _put_nothing(rows.first) if rows.second is None else rows.second
-    turns = tf.gather(ended, rows.first)
-    others = tf.gather(ended if rows.ends else step.turns, second)
+    responses = step.ends - 1
+    if step.negatives is None:
+        texts = tf.gather(step.utterances, responses)
+        roles = tf.gather(step.roles, responses)
+        own = roles if step.source.same_role else None
+        seed = _split_seed(step, 0)
+        chosen, mask = sample_negatives(step.session, texts, negatives, seed, own)
+        candidates = tf.gather(responses, chosen)
+        shared = _find_shared(roles, step.session)
+        hints = (tf.gather(roles, chosen) == roles[:, None]) | ~shared[:, None]
+    else:
+        given = step.negatives.to_tensor(-1, shape=[None, negatives or None])
+        candidates = tf.concat([responses[:, None], given], axis=1)
+        mask = candidates >= 0
+        candidates = tf.where(mask, candidates, responses[:, None])
+        hints = tf.ones_like(mask)  # nothing is known of the roles of given negatives
+    width = tf.shape(candidates)[1]
+    contexts = tf.ragged.range(step.starts, responses)
+    owners = tf.range(step.count * width)
+    targets = {
+        "labels": tf.cast(owners % width == 0, tf.float32),
+        "weights": tf.reshape(tf.cast(mask, tf.float32), [-1]),
+        "hints": tf.reshape(tf.cast(hints, tf.int32), [-1]),
+    }
+    second = put_apart(tf.reshape(candidates, [-1]))
+    return Segments(tf.gather(contexts, owners // width), second, targets)
 
-    owner = find_rows(turns.values)
-    place = tf.gather(tf.ragged.range(tf.cast(turns.row_lengths(), tf.int32)).values, owner)
-    # An [EOT] belongs to no turn.
-    last = tf.cast(tf.gather(turns.values.row_limits(), owner), tf.int32) - 1
-    place = tf.where(tf.range(tf.size(owner)) < last, place, -1)
-    found = place_segments(
-        join_turns(turns),
-        join_turns(others),
-        rule.first_tokens,
-        rule.second_tokens,
-        rows.second is not None,
+
+def draw_next_session(step: DialogueStep) -> Segments:
+    """Rows of next session prediction (section 2.3.1): the two pieces of a dialogue, of which one
+    may be replaced by the corresponding piece of another session.
+
+    A left piece is replaced by the beginning of another dialogue, a right one by an end, as many
+    turns and, at the seam, of the same role. The other dialogue must have more turns than that.
+
+    targets: labels float32, 1 if both pieces are from one dialogue; weights, 0 where no dialogue
+    has such a piece or it has the same texts, whether or not the piece is replaced, so that neither
+    tells the label; hints, the number of turns and whether the role changes at the seam.
+    """
+    return _pair_pieces(step, step.samples["right"], _split_seed(step, 1))
+
+
+def _pair_pieces(step: DialogueStep, right: tf.Tensor, seed: tf.Tensor) -> Segments:
+    """See `draw_next_session`; `right`, bool `[samples]`, says which piece may be replaced."""
+    split = step.samples["split"]
+    starts, ends = step.starts, step.ends
+    middle, lengths = starts + split, ends - starts
+    turns = tf.where(right, lengths - split, split)
+    own = tf.where(right, middle, starts)
+
+    at_end, turns_each = right[:, None], turns[:, None]
+    begins = tf.where(at_end, ends - turns_each, starts)
+    seams = tf.where(at_end, begins, begins + turns_each - 1)
+    longer = (lengths > turns_each) & (step.session != step.session[:, None])
+    inside = tf.clip_by_value(seams, 0, tf.size(step.roles) - 1)
+    donor = step.draw_place(longer, tf.where(right, middle, middle - 1), inside, seed)
+    other = tf.where(donor < 0, own, tf.gather(begins, tf.maximum(donor, 0), batch_dims=1))
+
+    replaced = step.samples["replaced"] & (donor >= 0)
+    begin = tf.where(replaced & ~right, other, starts)
+    first = tf.ragged.range(begin, begin + split)
+    begin = tf.where(replaced & right, other, middle)
+    second = tf.ragged.range(begin, begin + lengths - split)
+    texts = [
+        tf.reduce_sum(tf.gather(step.utterances, tf.ragged.range(x, x + turns)), axis=1)
+        for x in (own, other)
+    ]  # sums of fingerprints
+    last = tf.gather(first.values, first.row_limits() - 1)
+    changes = ~step.share_role(last, tf.gather(second.values, second.row_starts()))
+    targets = {
+        "labels": tf.cast(~replaced, tf.float32),
+        # A piece with the same texts still continues the dialogue; without a donor it is the same.
+        "weights": tf.cast(texts[0] != texts[1], tf.float32),
+        "hints": 2 * lengths + tf.cast(changes, tf.int32),
+    }
+    # Two pieces that one speaker ends and begins would give a replaced piece away.
+    rule = step.source.rule.divided_evenly()
+    return Segments(first, second, targets, True, rule, tells_speakers=False)
+
+
+def draw_restoration(step: DialogueStep, mask_id: int) -> Segments:
+    """Rows of utterance restoration (section 2.3.2): the dialogue, with all tokens of one turn
+    masked. These tokens, if they were not truncated away, share their row's weight equally.
+
+    tokens: ids int32, the tokens as they were; weights.
+    """
+
+    def finish(token_ids: tf.Tensor, turn_ids: tf.Tensor) -> tuple:
+        hidden = tf.equal(turn_ids, step.samples["hidden"][:, None])  # == would lose the shape
+        count = tf.reduce_sum(tf.cast(hidden, tf.float32), axis=1, keepdims=True)
+        weights = tf.math.divide_no_nan(tf.ones_like(token_ids, tf.float32), count)
+        tokens = {"asked": hidden, "ids": token_ids, "weights": weights}
+        return tf.where(hidden, mask_id, token_ids), {}, tokens
+
+    return Segments(tf.ragged.range(step.starts, step.ends), None, {}, finish=finish)
+
+
+def draw_incoherence(step: DialogueStep) -> Segments:
+    """Rows of incoherence detection (section 2.3.3): the dialogue with one turn replaced by a turn
+    of another session, see `DialogueStep.draw_strangers`.
+
+    targets: labels int32, the index of that turn in the dialogue; weights, 0 if it was truncated
+    away or says the same. tokens: turns int32, the turn of each token that belongs to one.
+    """
+    window = tf.ragged.range(step.starts, step.ends)
+    odd = step.samples["odd"]
+    own = step.starts + odd
+    drawn = step.draw_strangers(own, _split_seed(step, 2))
+    taken = tf.maximum(drawn, 0)
+    owners = find_rows(window)
+    places = tf.where(
+        window.values == tf.gather(own, owners), tf.gather(taken, owners), window.values
     )
-    speaker_turns = rows.first if rows.speaker_turns is None else rows.speaker_turns
-    speakers = tf.gather(tf.gather(step.speakers, speaker_turns.values), owner)
-    # A candidate counts as the responder's, whoever said it.
-    nobody = second_speakers = tf.zeros_like(others.flat_values)
-    if rows.ends:
-        second_speakers = tf.gather(step.speakers, second.values)
-        second_speakers = tf.gather(second_speakers, find_rows(others.values))
-    ids = found.fill(turns.flat_values, others.flat_values, rule.marks)
-    turn_ids = found.fill(place, nobody - 1, (-1, -1, -1, -1))
-    speaker_ids = found.fill(speakers, second_speakers) * int(rows.tells_speakers)
-    return ids, turn_ids, {"segment_ids": found.segment_ids(), "speaker_ids": speaker_ids}
+    # Replacing "ok" by "ok" is not incoherent.
+    differs = tf.gather(step.utterances, own) != tf.gather(step.utterances, taken)
+    weights = tf.cast((drawn >= 0) & differs, tf.float32)
+
+    def finish(token_ids: tf.Tensor, turn_ids: tf.Tensor) -> tuple:
+        left = tf.reduce_any(tf.equal(turn_ids, odd[:, None]), axis=1)
+        counts = {"weights": weights * tf.cast(left, tf.float32)}
+        return token_ids, counts, {"asked": turn_ids >= 0, "turns": turn_ids}
+
+    # The speakers stay as they were, so that they do not give the replaced turn away.
+    first = window.with_values(places)
+    targets = {"labels": odd, "weights": weights}
+    return Segments(first, None, targets, speaker_turns=window, finish=finish)
+
+
+def draw_consistency(step: DialogueStep) -> Segments:
+    """Rows of consistency discrimination (section 2.3.4), in pairs: a turn with another turn of its
+    speaker, and the same turn with a turn of another session, see `DialogueStep.draw_strangers`.
+
+    targets: labels float32, 1 for a speaker's own turn; weights, equal for both rows of a pair; 0
+    if the other session's turn says what one of the two does; hints, 0 if the roles of the two
+    turns differ but other sessions have that of the first, else 1.
+    """
+    pair = step.samples["pair"]
+    first, second = (step.starts + tf.maximum(pair[:, i], 0) for i in range(2))
+    drawn = step.draw_strangers(second, _split_seed(step, 3))
+    stranger = tf.maximum(drawn, 0)
+    said = [tf.gather(step.utterances, turn) for turn in (first, second, stranger)]
+    differs = (said[2] != said[0]) & (said[2] != said[1])
+    counts = (tf.reduce_min(pair, axis=1) >= 0) & (drawn >= 0) & differs
+    firsts, weights = tf.repeat(first, 2), tf.repeat(tf.cast(counts, tf.float32), 2)
+    seconds = tf.reshape(tf.stack([second, stranger], axis=1), [-1])
+    shared = tf.gather(_find_shared(step.roles, step.session_of_turn), firsts)
+    targets = {
+        "labels": tf.tile([1.0, 0.0], [step.count]),
+        "weights": weights,
+        "hints": tf.cast(step.share_role(firsts, seconds) | ~shared, tf.int32),
+    }
+    return Segments(put_apart(firsts), put_apart(seconds), targets)
+
+
+def draw_pairs(step: DialogueStep, kind: str, masking: MaskingRule) -> Segments:
+    """Rows of post-training: two segments of which the relation is classified, one of `PAIRS`, and
+    masked tokens.
+
+    The class is 0 if the second segment is from another session, and the highest if it follows the
+    first, as it does if there is no other session or turn to draw from.
+
+    targets: labels int32, the class; weights, 0 if the text from another session is also in this
+    dialogue or, of pieces, as `draw_next_session` says. tokens: ids int32, the masked tokens as
+    they were; token_weights, all 1.
+    """
+    if kind == "pieces":
+        right = tf.ones_like(step.samples["right"])
+        rows = _pair_pieces(step, right, _split_seed(step, 0, 2))
+        labels, weights = tf.cast(rows.targets["labels"], tf.int32), rows.targets["weights"]
+    else:
+        rows, labels, weights = _pair_with_turn(step, PAIRS[kind] - 1)
+
+    def finish(token_ids: tf.Tensor, turn_ids: tf.Tensor) -> tuple:
+        hidden, asked = mask_tokens(token_ids, masking, _split_seed(step, 1, 2))
+        ones = tf.ones_like(token_ids, tf.float32)
+        return hidden, {}, {"asked": asked, "ids": token_ids, "token_weights": ones}
+
+    targets = {"labels": labels, "weights": weights}
+    return dataclasses.replace(rows, targets=targets, rule=None, finish=finish)
+
+
+def _pair_with_turn(step: DialogueStep, highest: int) -> tuple[Segments, tf.Tensor, tf.Tensor]:
+    """Contexts with a single turn, classes and weights; `highest` is the true turn's class."""
+    wanted = tf.where(step.samples["replaced"], _RANDOM, highest)
+    true = other = step.ends - 1
+    drawn = step.draw_strangers(true, _split_seed(step, 0, 2))
+    stranger = tf.maximum(drawn, 0)
+    if step.others is not None:
+        other, wanted = step.others, step.samples["relevance"]
+        wanted = tf.where((wanted == _SAME_SESSION) & (other < 0), _NEXT, wanted)
+    labels = tf.where((wanted == _RANDOM) & (drawn < 0), highest, wanted)
+    second = tf.where(labels == highest, true, tf.where(labels == _RANDOM, stranger, other))
+
+    # "ok" from another session is no negative for a dialogue that contains "ok" itself.
+    said = step.samples["utterances"]
+    owners = find_rows(said)
+    same = said.values == tf.gather(tf.gather(step.utterances, stranger), owners)
+    known = tf.math.unsorted_segment_max(tf.cast(same, tf.int32), owners, step.count) > 0
+    weights = tf.cast((labels != _RANDOM) | ~known, tf.float32)
+    contexts = tf.ragged.range(step.starts, true)
+    return Segments(contexts, put_apart(second), {}), labels, weights

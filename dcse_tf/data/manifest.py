@@ -1,8 +1,7 @@
 """The manifest of a prepared corpus, and the index of its shards.
 
-Training reads the shards in blocks of sessions, in an order drawn for every epoch. The index says
-how many sessions and utterances each block holds, without reading it. So training can resume at any
-step without reading what comes before.
+Training reads the shards in blocks of sessions, in an order drawn for every epoch. By the index,
+which says what each block holds, it resumes at any step without reading what comes before.
 """
 
 import dataclasses
@@ -75,14 +74,6 @@ class Manifest:
     found: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True)
-class Corpus:
-    """A prepared corpus: its folder and its manifest."""
-
-    folder: pathlib.Path
-    manifest: Manifest
-
-
 def write_manifest(folder: pathlib.Path, manifest: Manifest) -> None:
     """Writes the manifest into the folder of its corpus."""
     content = {"format_version": FORMAT_VERSION, **dataclasses.asdict(manifest)}
@@ -95,11 +86,7 @@ def write_manifest(folder: pathlib.Path, manifest: Manifest) -> None:
 
 def read_manifest(folder: pathlib.Path, tokenizer_fingerprint: str | None = None) -> Manifest:
     """Reads a manifest and compares it with the folder and, if given, with the fingerprint of the
-    tokenizer that will be used with the records.
-
-    Raises:
-        InputError: there is no manifest of this version, a shard is missing or has another size,
-            or the records were made with another tokenizer.
+    tokenizer that will be used with the records; raises InputError if they do not fit.
     """
     path = folder / FILE_NAME
     if not path.is_file():

@@ -1,8 +1,8 @@
 """The job `prepare_data`: converts files of dialogues to sharded TFRecords with a manifest.
 
-Sessions are read, divided into splits and cut into chunks. The sessions of a chunk are joined,
-filtered, tokenised and serialised together, on a cluster by Spark's tasks (`dcse_tf.spark`).
-The records are written in the order of the sessions, so the output does not depend on the chunks.
+Sessions are read, divided into splits and cut into chunks, each of which is joined, filtered,
+tokenised and serialised together, on a cluster by Spark's tasks (`dcse_tf.spark`). The records are
+written in the order of the sessions, so the output does not depend on the chunks.
 """
 
 import collections
@@ -33,7 +33,7 @@ from dcse_tf.data.corpus import (
 from dcse_tf.data.dialogue import Session
 from dcse_tf.data.formats import RawSession
 from dcse_tf.data.manifest import SPLITS, Manifest, write_manifest
-from dcse_tf.data.records import SessionRecord, SplitWriter, Tokens, serialize_session
+from dcse_tf.data.records import SessionRecord, SplitWriter, serialize_session
 from dcse_tf.errors import InputError, OutputError
 from dcse_tf.files import atomic_directory
 from dcse_tf.input_files import BadLines
@@ -43,9 +43,7 @@ VOCABULARY_FOLDER = "vocabulary"
 # of calling the tokenizer negligible; the limit on characters bounds memory if turns are long.
 _TURNS = 4096
 _CHARACTERS = 1 << 20
-
-# Sessions in order, each with its split.
-Chunk = list[tuple[str, RawSession]]
+Chunk = list[tuple[str, RawSession]]  # sessions in order, each with its split
 
 
 class ChunkRecords(NamedTuple):
@@ -61,7 +59,7 @@ Tokenise = Callable[[PrepareOptions, Vocabulary, BadLines], Generator[ChunkRecor
 
 
 def prepare_data(config: PrepareOptions, tokenise: Tokenise | None = None) -> Manifest:
-    """`prepare` with the vocabulary of the checkpoint that `vocab` names, if it is given."""
+    """`prepare` with the vocabulary of the checkpoint that `vocab` names, if any."""
     folder = resolve_checkpoint(config.vocab, "vocab", weights=False) if config.vocab else None
     return prepare(config, folder, tokenise)
 
@@ -73,10 +71,8 @@ def prepare(
 ) -> Manifest:
     """Reads, joins, filters, splits, tokenises and writes a corpus.
 
-    Args:
-        config: the options of the job.
-        vocabulary_folder: folder of the checkpoint's vocabulary; None to train a vocabulary.
-        tokenise: makes the records; by default this process.
+    The vocabulary is that of a folder, or is trained if that is None. `tokenise` makes the records;
+    by default this process.
 
     Raises:
         InputError: an input cannot be read, has too many bad lines, or leaves no training session;
@@ -143,12 +139,12 @@ def _write_splits(
     splits = {name: writer.finish() for name, writer in writers.items()}
     dropped["bad_lines"] = bad_lines.count
 
-    held_out = splits["dev"].sessions + splits["test"].sessions
     if not splits["train"].sessions:
+        held_out = splits["dev"].sessions + splits["test"].sessions
         raise InputError(
             f"`input`={','.join(config.input)}: no session of at least {config.min_turns} turns "
             f"for training ({held_out} sessions held out, "
-            f"{describe_dropped(dropped, dropped['bad_lines'])})"
+            f"{describe_dropped(dropped, bad_lines.count)})"
         )
     warn_of_unknown(found["unknown_tokens"], found["tokens"], vocabulary.special.unk)
     settings = config.to_dict()
@@ -175,9 +171,7 @@ def _tokenise_here(
 def split_into_chunks(
     sessions: Iterable[RawSession], find_split: Callable[[RawSession], str]
 ) -> Iterator[Chunk]:
-    """Divides sessions, with the split of each, into chunks, whose boundaries depend only on the
-    sessions themselves.
-    """
+    """Divides sessions, with the split of each, into chunks."""
     chunk: Chunk = []
     texts = characters = 0
     for session in sessions:
@@ -194,9 +188,7 @@ def split_into_chunks(
 
 
 class ChunkSerializer:
-    """Joins, filters, tokenises and serialises the sessions of a chunk, each independently of the
-    others.
-    """
+    """Joins, filters, tokenises and serialises the sessions of a chunk, each by itself."""
 
     def __init__(self, vocabulary: Vocabulary, config: PrepareOptions):
         self._config, self._unk_id = config, vocabulary.unk_id
@@ -227,40 +219,29 @@ class ChunkSerializer:
         for session, (split, _) in zip(sessions, chunk, strict=True):
             start, middle = end, end + len(session.turns)
             end += len(session.list_texts())
-            own, negatives = tokens[start:middle], None
+            own, negatives = tokens[start:middle], list[np.ndarray]()
             if session.given:
-                others = tokens[middle:end]
-                kept = _choose_negatives(own[-1:], others, dropped)
+                kept = _choose_negatives(own[-1:], tokens[middle:end], dropped)
                 if not kept:
                     continue
+                negatives = [tokens[middle + number] for number in kept]
                 left = tuple(session.given.negatives[number] for number in kept)
                 given = session.given._replace(negatives=left)
                 session = dataclasses.replace(session, given=given)
-                negatives = _join_tokens([others[number] for number in kept])
             # Turns in which the tokenizer finds nothing are dropped.
-            turns = tuple(turn for turn, ids in zip(session.turns, own) if len(ids))
+            turns = tuple(turn for turn, of_turn in zip(session.turns, own) if len(of_turn))
+            own = list(filter(len, own))
             dropped["empty_utterances"] += len(session.turns) - len(turns)
             if len(turns) < self._config.min_turns:
                 dropped["short_sessions"] += 1
                 continue
             session = dataclasses.replace(session, turns=turns)
-            joined = _join_tokens([ids for ids in own if len(ids)])
-            record = SessionRecord(
-                split=split,
-                record=serialize_session(session, joined, negatives),
-                text="" if split == "train" else json.dumps(session.to_dict(), ensure_ascii=False),
-                digest=_describe(session),
-                turns=len(turns),
-                tokens=len(joined.ids),
-                truncated=int(np.count_nonzero(cut[start:middle])),
-                negatives=len(negatives.lengths) if negatives else 0,
-            )
-            records.append(record)
+            record = serialize_session(session, own, negatives)
+            text = "" if split == "train" else json.dumps(session.to_dict(), ensure_ascii=False)
+            truncated = int(np.count_nonzero(cut[start:middle]))
+            counts = len(turns), sum(map(len, own)), truncated, len(negatives)
+            records.append(SessionRecord(split, record, text, _digest(session), counts))
         return ChunkRecords(records, found, dropped)
-
-
-def _join_tokens(texts: Sequence[np.ndarray]) -> Tokens:
-    return Tokens(np.concatenate(texts), [len(ids) for ids in texts])
 
 
 def _choose_negatives(
@@ -268,10 +249,7 @@ def _choose_negatives(
     negatives: Sequence[np.ndarray],
     dropped: collections.Counter[str],
 ) -> list[int]:
-    """Which negatives have token ids that differ from the response's and from each other's, which
-    the encoder could not tell apart; none if the response has no token. `dropped` counts the
-    reasons.
-    """
+    """Which negatives the encoder can tell from the response, if it has tokens, and each other."""
     if not any(map(len, response)):
         dropped["sessions_without_response"] += 1
         return []
@@ -288,8 +266,7 @@ def _choose_negatives(
     return kept
 
 
-def _describe(session: Session) -> bytes:
-    """A digest of a session's whole content, for the fingerprint of the corpus."""
+def _digest(session: Session) -> bytes:
     content = {k: v for k, v in session.to_dict().items() if k != "dialogue"}
     text = json.dumps({**content, "given": session.given} if session.given else content)
     return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -1,12 +1,9 @@
-"""TFRecords of sessions: writing them in shards, parsing and sampling them, and finding damaged
-ones.
-"""
+"""TFRecords of sessions: writing, parsing and sampling them, and finding damaged ones."""
 
 import contextlib
 import hashlib
-import itertools
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +17,6 @@ from dcse_tf.progress import Progress
 
 BLOCK_SESSIONS = 256
 _FRAME = 16  # bytes of a TFRecord besides its content: its length and two checksums
-_INTEGERS = tf.io.RaggedFeature(tf.int64)
 
 
 def _texts(kind: str = "") -> tf.io.RaggedFeature:
@@ -34,50 +30,40 @@ def _texts(kind: str = "") -> tf.io.RaggedFeature:
     )
 
 
-class Tokens(NamedTuple):
-    """The tokens of several texts: their ids, int `[tokens]`, each text with [CLS] and [SEP], and
-    the number of tokens of each.
-    """
-
-    ids: np.ndarray
-    lengths: Sequence[int]
-
-    def fingerprints(self) -> list[int]:
-        """A 64-bit number for each text, the same for equal tokens."""
-        content = self.ids.astype("<i4").tobytes()
-        ends = [4 * end for end in itertools.accumulate(self.lengths)]
-        return _fingerprint([content[start:end] for start, end in zip([0, *ends], ends)])
-
-
-def _fingerprint(contents: Sequence[bytes]) -> list[int]:
+def _fingerprint(contents: Iterable[bytes]) -> list[int]:
     digests = (hashlib.blake2b(content, digest_size=8).digest() for content in contents)
     return np.frombuffer(b"".join(digests), "<i8").tolist()
 
 
-def serialize_session(session: Session, tokens: Tokens, negatives: Tokens | None = None) -> bytes:
+def _list_features(texts: Sequence[np.ndarray], kind: str = "") -> dict[str, list[int]]:
+    return {
+        f"{kind}token_ids": np.concatenate(texts).tolist(),
+        f"{kind}lengths": [len(ids) for ids in texts],
+        f"{kind}utterances": _fingerprint(ids.astype("<i4").tobytes() for ids in texts),
+    }
+
+
+def serialize_session(
+    session: Session, tokens: Sequence[np.ndarray], negatives: Sequence[np.ndarray] = ()
+) -> bytes:
     """Serialises a session as a tf.train.Example, with the same bytes in every process.
 
-    Besides the token ids of the turns, and of candidates for the last one, the record holds 64-bit
-    fingerprints. `session` is that of the id of the session's dialogue; `utterances` are those of
-    each turn's token ids. The encoder cannot tell turns with equal token ids apart, so turns with
-    equal fingerprints are encoded only once, and are no negatives of each other. `roles` are those
-    of the names of the session's roles, in the order in which they first speak, and `speakers` the
-    index of each turn's role among them.
+    `tokens` and `negatives` are the token ids of each turn, and of candidates for the last one, int
+    `[tokens]`, with [CLS] and [SEP]. Besides them, the record holds 64-bit fingerprints. Turns with
+    equal ones of token ids (`utterances`), which the encoder cannot tell apart, are encoded only
+    once, and are no negatives of each other. `session` is that of the dialogue's id; `roles` are
+    those of the names of the session's roles, in the order in which they first speak, and
+    `speakers` the index of each turn's role among them.
     """
     roles = [turn.role for turn in session.turns]
     numbers = {role: number for number, role in enumerate(dict.fromkeys(roles))}
     values = {
         "session": _fingerprint([session.dialogue.encode()]),
-        "token_ids": tokens.ids.tolist(),
-        "lengths": tokens.lengths,
-        "utterances": tokens.fingerprints(),
+        **_list_features(tokens),
         "speakers": [numbers[role] for role in roles],
-        "roles": _fingerprint([role.encode() for role in numbers]),
+        "roles": _fingerprint(role.encode() for role in numbers),
+        **(_list_features(negatives, "given_") if negatives else {}),
     }
-    if negatives:
-        values["given_token_ids"] = negatives.ids.tolist()
-        values["given_lengths"] = negatives.lengths
-        values["given_utterances"] = negatives.fingerprints()
     example = tf.train.Example()
     features = example.features.feature
     # Extending the lists in place is twice as fast as passing arrays and messages to protobuf.
@@ -95,33 +81,24 @@ def parse_session(record: tf.Tensor) -> dict[str, tf.Tensor]:
         session: int64 scalar, fingerprint of the id of the session's dialogue.
         token_ids: int32 `[turns, (tokens)]`, ragged, with [CLS] and [SEP].
         utterances: int64 `[turns]`, fingerprints of the turns' token ids.
-        speakers: int32 `[turns]`, the speaker of each turn, numbered from 0.
-        roles: int64 `[turns]`, fingerprints of the names of the speakers' roles, which unlike
-            the numbers are the same in all sessions.
+        speakers: int32 `[turns]`, the speaker of each turn, numbered from 0 in each session.
+        roles: int64 `[turns]`, fingerprints of the names of the speakers' roles.
     """
     names = {"session": tf.io.FixedLenFeature([], tf.int64), "token_ids": _texts()}
-    names |= dict.fromkeys(("utterances", "speakers", "roles"), _INTEGERS)
-    features = tf.io.parse_single_example(record, names)
-    return {
-        "session": features["session"],
-        "token_ids": tf.cast(features["token_ids"], tf.int32),
-        "utterances": features["utterances"],
-        "speakers": tf.cast(features["speakers"], tf.int32),
-        "roles": tf.gather(features["roles"], features["speakers"]),
-    }
+    names |= {x: tf.io.RaggedFeature(tf.int64) for x in ("utterances", "speakers", "roles")}
+    found = tf.io.parse_single_example(record, names)
+    found["roles"] = tf.gather(found["roles"], found["speakers"])
+    return found | {name: tf.cast(found[name], tf.int32) for name in ("token_ids", "speakers")}
 
 
 def parse_given(record: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Parses the candidates that a record, a scalar string, gives for its last turn.
-
-    Returns:
-        token_ids: int32 `[negatives, (tokens)]`, ragged; without rows if the record gives none.
-        utterances: int64 `[negatives]`, fingerprints of the token ids.
+    """Parses the candidates that a record gives for its last turn, or none: token_ids, int32
+    `[negatives, (tokens)]`, and utterances, int64 `[negatives]`, their fingerprints.
     """
-    names = {"token_ids": _texts("given_"), "given_utterances": _INTEGERS}
-    features = tf.io.parse_single_example(record, names)
-    token_ids = tf.cast(features["token_ids"], tf.int32)
-    return {"token_ids": token_ids, "utterances": features["given_utterances"]}
+    fingerprints = tf.io.RaggedFeature(tf.int64, "given_utterances")
+    names = {"token_ids": _texts("given_"), "utterances": fingerprints}
+    found = tf.io.parse_single_example(record, names)
+    return found | {"token_ids": tf.cast(found["token_ids"], tf.int32)}
 
 
 def parse_utterances(records: tf.Tensor) -> tf.RaggedTensor:
@@ -131,23 +108,20 @@ def parse_utterances(records: tf.Tensor) -> tf.RaggedTensor:
 
 
 class SessionRecord(NamedTuple):
-    """A serialised session, ready to be written, and its counts; tokens are those of turns."""
+    """A serialised session, ready to be written."""
 
     split: str
     record: bytes  # see `serialize_session`
     text: str  # a line of JSON; "" in train
     digest: bytes  # of the content, for the fingerprint of the corpus
-    turns: int
-    tokens: int
-    truncated: int
-    negatives: int
+    counts: Sequence[int]  # turns, their tokens, truncated turns, negatives
 
 
 class SplitWriter:
     """Writes the sessions of one split: TFRecord shards, their index, and for dev and test texts.
 
-    Sessions are assigned to the shards in rotation, so that all shards have about the same size and
-    each is a sample of the whole. `stack` closes the files.
+    The shards get sessions in rotation, so that each is a sample of the whole. `stack` closes the
+    files.
     """
 
     def __init__(self, folder: pathlib.Path, split: str, shards: int, stack: contextlib.ExitStack):
@@ -161,7 +135,7 @@ class SplitWriter:
             self._texts = stack.enter_context(file)
         self._blocks: list[list[list[int]]] = [[] for _ in range(shards)]  # of each shard
         self._sessions, self._most = 0, 0
-        self._counts = np.zeros(4, np.int64)  # turns, tokens, truncated turns, negatives
+        self._counts = np.zeros(4, np.int64)  # see `SessionRecord`
 
     def write(self, session: SessionRecord) -> None:
         """Appends a session."""
@@ -170,13 +144,13 @@ class SplitWriter:
         blocks = self._blocks[shard]
         if not blocks or blocks[-1][3] == BLOCK_SESSIONS:
             blocks.append([shard, sum(blocks[-1][1:3]) if blocks else 0, 0, 0, 0])
-        for place, more in enumerate((_FRAME + len(session.record), 1, session.turns), start=2):
+        for place, more in enumerate((_FRAME + len(session.record), 1, session.counts[0]), start=2):
             blocks[-1][place] += more
         if self._texts:
             self._texts.write(f"{session.text}\n")
         self._sessions += 1
-        self._counts += session[4:]
-        self._most = max(self._most, session.negatives)
+        self._counts += session.counts
+        self._most = max(self._most, session.counts[3])
 
     def finish(self) -> Split:
         """Writes the index and returns the split's entry in the manifest. Call it after closing."""
@@ -196,11 +170,8 @@ def shard_paths(folder: pathlib.Path, split: Split) -> Sequence[str]:
 
 
 def check_records(folder: pathlib.Path, manifest: Manifest) -> None:
-    """Reads every record of a prepared corpus to find what is damaged, after reading has failed.
-
-    Raises:
-        InputError: a shard is missing, a record cannot be read, or the number of records in a
-            split differs from the manifest's. The message names the shard and the record.
+    """Reads every record of a prepared corpus, after reading has failed: raises InputError with the
+    shard and record that cannot be read, or if the number of records is not the manifest's.
     """
     for name, split in manifest.splits.items():
         sessions = sum(count_records(path) for path in shard_paths(folder, split))
@@ -212,9 +183,7 @@ def check_records(folder: pathlib.Path, manifest: Manifest) -> None:
 
 
 def count_records(path: str) -> int:
-    """Parses all records of a shard and returns how many there are; raises as `check_records`."""
-    if not pathlib.Path(path).is_file():
-        raise InputError(f"{path}: the file is gone; put it back, or run prepare_data again")
+    """Parses all records of a shard, as `check_records`, and returns how many there are."""
     count = 0
     try:
         for record in tf.data.TFRecordDataset(path):
@@ -240,9 +209,8 @@ def sample_utterances(
     """Draws at most `count` distinct utterances of the train split, 0 for all: int32 `[utterances,
     (tokens)]`, with [CLS] and [SEP].
 
-    Every distinct utterance has a key, computed from its token ids and the seed. The utterances
-    with the smallest keys are drawn, in order of their keys. So the first n utterances of a larger
-    sample are the sample of size n.
+    The utterances with the smallest keys, made of token ids and the seed, are drawn in order of
+    their keys. So the first n utterances of a larger sample are the sample of size n.
     """
     split = manifest.splits["train"]
     records = tf.data.TFRecordDataset(shard_paths(folder, split)).map(
@@ -250,19 +218,15 @@ def sample_utterances(
     )
 
     kept: dict[int, np.ndarray] = {}
-    limit = np.uint64(2**64 - 1)
     progress = Progress("sessions read")
     for batch in records.ragged_batch(sessions_at_a_time).prefetch(1):
         keys = _draw_keys(batch["utterances"].flat_values.numpy(), seed)
         turns = batch["token_ids"].merge_dims(0, 1)
-        ids, splits = turns.values.numpy(), turns.row_splits.numpy()
-        for place in np.flatnonzero(keys <= limit):
-            # A copy, because a view would keep the whole batch in memory.
-            found = ids[splits[place] : splits[place + 1]].copy()
-            kept.setdefault(int(keys[place]), found)
+        rows = np.split(turns.values.numpy(), turns.row_splits.numpy()[1:-1])
+        # Copies, because a view would keep the whole batch in memory.
+        kept |= {key: ids.copy() for key, ids in zip(keys.tolist(), rows, strict=True)}
         if count and len(kept) > 2 * count:  # only occasionally, because it sorts
             kept = {key: kept[key] for key in sorted(kept)[:count]}
-            limit = np.uint64(max(kept))
         progress.update(progress.done + int(batch["session"].shape[0]), split.sessions)
 
     chosen = [kept[key] for key in sorted(kept)[: count or None]]

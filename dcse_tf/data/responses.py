@@ -1,6 +1,9 @@
-"""Responses with their contexts and negatives, for the objectives that contrast utterances."""
+"""Responses with their contexts and negatives, for the objectives that contrast utterances, and
+texts in which tokens are masked or garbled.
+"""
 
 import dataclasses
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -12,45 +15,31 @@ from dcse_tf.data.table import ROWS, Rows, Step
 
 
 class ResponseStep(Step):
-    """A step of responses in their contexts: the turns around each response, int32 `[samples,
-    slots]`; turn_mask, bool of that shape, True = real turn; and fingerprints of the sessions,
-    int64 `[samples]`.
-    """
+    """A step of responses in their contexts."""
 
-    context: tf.Tensor
-    turn_mask: tf.Tensor
-    session: tf.Tensor
+    context: tf.Tensor  # int32 [samples, slots], the turns around each response
+    turn_mask: tf.Tensor  # bool [samples, slots], True = real turn
+    session: tf.Tensor  # int64 [samples], fingerprints of the sessions
 
 
 @dataclasses.dataclass(frozen=True)
 class ResponseSource:
     """Sessions, of which each gives one response with its context, or several.
 
-    Attributes:
-        form: "plain" and "unique": a random turn of each session is a response; "dense": every turn
-            of a run of consecutive turns. "plain" encodes every use of an utterance separately,
-            padded to the corpus' longest, as in the paper's procedure; the others encode each
-            distinct utterance once.
-        context: which turns around a response form its context.
-        session_turns: maximum turns of a run in "dense".
-        longest: tokens in the corpus's longest utterance.
+    In the forms "plain" and "unique", a random turn of each session is a response; in "dense" every
+    turn of a run of consecutive turns. "plain" encodes every use of an utterance separately, padded
+    to the corpus' longest, as in the paper's procedure; the others encode each distinct one once.
     """
 
     form: str
-    context: Context
-    session_turns: int
-    longest: int
+    context: Context  # which turns around a response
+    session_turns: int  # the most turns of a run in "dense"
+    longest: int  # tokens in the corpus's longest utterance
     samples = "sessions"
 
     def draw(self, element: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Draws a run of turns, or a response with its context (released code: up to 3 turns a
-        side).
-
-        Returns:
-            session: int64 scalar, fingerprint.
-            token_ids: int32 `[turns, (tokens)]` and utterances: int64 `[turns]`, fingerprints; the
-                response comes after its context, and empty slots repeat it.
-            turn_mask: bool `[slots]`, True = real turn; not in "dense".
+        """Draws a run of turns, or a response after the turns of its context, whose empty slots
+        repeat it; then turn_mask, bool `[slots]`, says which are real.
         """
         session = parse_session(element)
         count, drawn = tf.shape(session["utterances"])[0], {"session": session["session"]}
@@ -107,11 +96,9 @@ class UtteranceSource:
     samples = "utterances"
 
     def draw(self, element: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
-        """See `Source`; nothing is drawn."""
         return {"token_ids": element}
 
     def make_step(self, samples: dict, splits: tf.Tensor, seed: int, number: tf.Tensor) -> Step:
-        """See `Source`."""
         token_ids = samples["token_ids"].to_tensor()
         every = tf.range(tf.shape(token_ids)[0])
         return Step(token_ids, fingerprint_rows(token_ids), every, splits, seed, number)
@@ -138,11 +125,11 @@ def sample_negatives(
     uniform, without replacement.
 
     Args:
-        session, response: int64 `[batch]`, fingerprints of the sessions and of the responses'
-        texts. negatives: number of negatives to draw per row; 0 for all, in `batch` columns. seed:
-        int `[2]`; it alone determines the draw. role: int64 `[batch]`, fingerprints of the
-        responses' roles, to draw only responses of the
-            row's own role where there is any; None to draw those of all roles.
+        session, response: int64 `[batch]`, fingerprints of sessions and of the responses' texts.
+        negatives: number of negatives to draw per row; 0 for all, in `batch` columns.
+        seed: int `[2]`; it alone determines the draw.
+        role: int64 `[batch]`, fingerprints of the responses' roles, to draw only responses of the
+            row's own role where there is any.
 
     Returns:
         rows: int32 `[batch, 1 + negatives]`, the sample whose response is the candidate. Column 0
@@ -183,20 +170,15 @@ def draw_candidates(
     numbers: tf.Tensor | None = None,
     context: tf.Tensor | None = None,
 ) -> Rows:
-    """Rows of responses in their contexts, each with negatives from other sessions.
+    """Rows of responses in their contexts, each with negatives from the global batch's other
+    sessions, 0 for all.
 
-    Negatives are drawn from the responses of the global batch.
+    `numbers`, int32 `[turns, ...]`, are the texts of the step's turns if they have been added;
+    `context`, int32 `[samples, 1]`, texts that are the contexts instead of the turns around.
 
-    Args:
-        step: the step.
-        negatives: number of negatives per row; 0 for all.
-        numbers: int32 `[turns, ...]`, the texts of the step's turns; None to add them.
-        context: int32 `[samples, 1]`, texts that are the contexts instead of the turns around.
-
-    Returns:
-        Rows with texts context, int32 `[samples, slots]`, and candidates, int32 `[samples, 1 +
-        negatives]`, of which column 0 is the response; and targets turn_mask, candidate_mask, bool
-        of the same shapes, and weights, 0 for a row without a negative.
+    Texts: context, int32 `[samples, slots]`; candidates, int32 `[samples, 1 + negatives]`, of which
+    column 0 is the response. Targets: turn_mask and candidate_mask, bool of these shapes; weights,
+    0 for a row without a negative.
     """
     if numbers is None:
         numbers = step.add(step.token_ids, step.fingerprints)
@@ -215,15 +197,28 @@ def draw_joined_contexts(
 ) -> Rows:
     """`draw_candidates` with each context joined to one sequence: [CLS] a [SEP] b [SEP] and so on.
 
-    Turns keep their order, and empty slots are skipped; `turns_before` slots are before the
-    response. Of a sequence of more than `max_tokens`, the tokens farthest from the response are
-    cut; of two equally far ones, the one after the response is cut first. [CLS] and the last [SEP]
-    are kept. The one context slot is never empty.
+    `turns_before` slots are before the response. Of a sequence of more than `max_tokens`, the
+    tokens farthest from the response are cut; of two equally far ones, the one after the response
+    is cut first. [CLS] and the last [SEP] are kept.
     """
     # The turns without their [CLS]. The sequence begins with the [CLS] of its response.
     words = tf.gather(step.token_ids[:, 1:], step.context)
     is_real = (words != 0) & step.turn_mask[..., None]
-    kept = _keep_nearest(is_real, turns_before, max_tokens - 1)
+    real = _join_slots(is_real)
+    before = tf.cast(_join_slots(is_real[:, :turns_before]), tf.int32)
+    after = tf.cast(_join_slots(is_real[:, turns_before:]), tf.int32)
+    # Rank tokens by the number of real tokens between them and the response. Ranks are even before
+    # the response and odd after it, so that no two tokens of a row have the same rank. The last
+    # token of the row, which is kept, is the first.
+    sides = [
+        2 * tf.cumsum(before, axis=1, reverse=True, exclusive=True),
+        2 * tf.cumsum(after, axis=1, exclusive=True) + 1,
+    ]
+    behind = tf.cumsum(tf.cast(real, tf.int32), axis=1, reverse=True, exclusive=True)
+    distance = tf.where(behind == 0, -1, tf.concat(sides, axis=1))
+    distance = tf.where(real, distance, tf.int32.max)
+    nearest = tf.sort(distance, axis=1)[:, : max_tokens - 1]
+    kept = real & (distance <= nearest[:, -1:])
     sequences = tf.ragged.boolean_mask(_join_slots(words), kept)
     first = tf.gather(step.token_ids[:, :1], step.responses)
     sequences = tf.concat([tf.RaggedTensor.from_tensor(first), sequences], axis=1).to_tensor()
@@ -238,8 +233,8 @@ def draw_views(step: Step) -> Rows:
     """Rows that pair every utterance with itself (Gao et al. 2021, unsupervised).
 
     An utterance is in the table twice, and dropout makes the two embeddings differ. The context of
-    a row is its utterance; its candidates are the second entries of that utterance and of all
-    others. A row that repeats the text of an earlier row has no candidates, and is no negative.
+    a row is its utterance; its candidates are the second entries of all. A row that repeats the
+    text of an earlier row has no candidates, and is no negative.
     """
     first = step.add(step.token_ids, step.fingerprints)
     second = step.add(step.token_ids, tf.bitwise.invert(step.fingerprints))
@@ -265,27 +260,83 @@ def _join_slots(values: tf.Tensor) -> tf.Tensor:
     return tf.reshape(values, [shape[0], shape[1] * shape[2]])
 
 
-def _keep_nearest(is_real: tf.Tensor, turns_before: int, budget: int) -> tf.Tensor:
-    """Chooses the `budget` tokens nearest to the response, always including the last token of the
-    row.
+# Replaced tokens
 
-    `is_real`, bool `[rows, slots, tokens]`, has `turns_before` slots before the response; returns
-    bool `[rows, slots x tokens]`, True = the token is kept.
+
+@dataclasses.dataclass(frozen=True)
+class MaskingRule:
+    """How tokens are masked."""
+
+    mask_rate: float  # share of the ordinary tokens to predict
+    max_predictions: int  # the most in a text
+    mask_id: int
+    special_ids: tuple[int, ...]  # neither predicted nor drawn as replacements
+    vocabulary_size: int
+    prefix_tokens: int = 0  # after [CLS]; they are not predicted
+
+
+def _is_kept(token_ids: tf.Tensor, kept_ids: Sequence[int], prefix_tokens: int) -> tf.Tensor:
+    """Whether tokens are of some ids, or [CLS] or of the prefix after it."""
+    kept = tf.constant(kept_ids, token_ids.dtype)
+    is_first = tf.range(tf.shape(token_ids)[1]) <= prefix_tokens
+    return tf.reduce_any(token_ids[..., None] == kept, axis=-1) | is_first
+
+
+def mask_tokens(
+    token_ids: tf.Tensor, rule: MaskingRule, seed: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Draws tokens of texts, int32 `[texts, tokens]`, to predict, at least one of each: 80% become
+    [MASK], 10% a random token, 10% stay (Devlin et al. 2019, section 3.1). The seed alone decides.
+
+    Returns the texts with the masked tokens replaced, and where a token is to be predicted, bool.
     """
-    real = _join_slots(is_real)
-    before = tf.cast(_join_slots(is_real[:, :turns_before]), tf.int32)
-    after = tf.cast(_join_slots(is_real[:, turns_before:]), tf.int32)
+    seeds = tf.random.split(seed, 3)
+    special = _is_kept(token_ids, [0, *rule.special_ids], rule.prefix_tokens)
+    order = tf.random.stateless_uniform(tf.shape(token_ids), seeds[0])
+    # Rows may be shorter than max_predictions, so pad them with positions that are never drawn.
+    order = tf.pad(
+        tf.where(special, -1.0, order), [[0, 0], [0, rule.max_predictions]], constant_values=-1.0
+    )
+    drawn, positions = tf.math.top_k(order, k=rule.max_predictions)
+    maskable = tf.reduce_sum(tf.cast(~special, tf.float32), axis=1, keepdims=True)
+    wanted = tf.maximum(1.0, tf.round(maskable * rule.mask_rate))
+    rank = tf.range(rule.max_predictions, dtype=tf.float32)[None, :]
+    chosen = (drawn >= 0.0) & (rank < wanted)
+    positions = tf.where(chosen, positions, 0)
+    true_ids = tf.gather(token_ids, positions, batch_dims=1)
+    ordinary = [i for i in range(rule.vocabulary_size) if i not in {0, *rule.special_ids}]
+    shape = tf.shape(true_ids)
+    pick = tf.random.stateless_uniform(shape, seeds[1], 0, len(ordinary), tf.int32)
+    random_ids = tf.gather(tf.constant(ordinary, true_ids.dtype), pick)
+    fate = tf.random.stateless_uniform(shape, seeds[2])
+    hidden = tf.where(fate < 0.8, tf.cast(rule.mask_id, true_ids.dtype), random_ids)
+    hidden = tf.where(fate < 0.9, hidden, true_ids)
 
-    # Rank tokens by the number of real tokens between them and the response. Ranks are even before
-    # the response and odd after it, so that no two tokens of a row have the same rank.
-    distance = tf.concat(
-        [2 * tf.cumsum(before, axis=1, reverse=True, exclusive=True),
-         2 * tf.cumsum(after, axis=1, exclusive=True) + 1],
-        axis=1,
-    )  # fmt: skip
-    behind = tf.cumsum(tf.cast(real, tf.int32), axis=1, reverse=True, exclusive=True)
-    distance = tf.where(real & (behind == 0), -1, distance)
-    distance = tf.where(real, distance, tf.int32.max)
+    places = tf.where(chosen)
+    updates = tf.stack([places[:, 0], tf.cast(tf.gather_nd(positions, places), tf.int64)], axis=1)
+    masked = tf.tensor_scatter_nd_update(token_ids, updates, tf.gather_nd(hidden, places))
+    nothing, every = tf.zeros_like(token_ids, tf.bool), tf.ones_like(places[:, 0], tf.bool)
+    return masked, tf.tensor_scatter_nd_update(nothing, updates, every)
 
-    nearest = tf.sort(distance, axis=1)[:, :budget]
-    return real & (distance <= nearest[:, -1:])
+
+# Probability that an ordinary token of a text is replaced.
+GARBLED = 0.5
+
+
+def garble(
+    token_ids: tf.Tensor,
+    kept_ids: Sequence[int],
+    words: Sequence[int],
+    prefix_tokens: int,
+    seed: tf.Tensor,
+) -> tf.Tensor:
+    """Replaces each ordinary token of zero-padded texts, int32 `[texts, tokens]`, with probability
+    `GARBLED`, by one of the words, drawn uniformly. The seed, int `[2]`, alone determines the draw.
+
+    `kept_ids`, which include [PAD], and the `prefix_tokens` after [CLS] are never replaced.
+    """
+    seeds, shape = tf.random.split(seed, 2), tf.shape(token_ids)
+    stays = _is_kept(token_ids, kept_ids, prefix_tokens)
+    chosen = ~stays & (tf.random.stateless_uniform(shape, seeds[0]) < GARBLED)
+    drawn = tf.random.stateless_uniform(shape, seeds[1], 0, len(words), tf.int32)
+    return tf.where(chosen, tf.gather(tf.constant(words, token_ids.dtype), drawn), token_ids)

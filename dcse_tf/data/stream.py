@@ -13,27 +13,19 @@ from typing import Any, NamedTuple, Protocol
 import tensorflow as tf
 
 from dcse_tf.bert.layout import Layout
-from dcse_tf.data.manifest import Blocks, Corpus, Split, read_blocks
+from dcse_tf.data.manifest import Blocks, Split, read_blocks
 from dcse_tf.data.records import parse_utterances, shard_paths
 from dcse_tf.data.table import Step, fold_seed, make_batches
 
 _READ_BLOCKS = 8
-
 PADDED = Layout("padded")
-
-Elements = Callable[[tf.Tensor], tf.Tensor | tf.RaggedTensor]
 
 
 class Windows(NamedTuple):
-    """The windows of an epoch, in order. The elements of a window are shuffled together.
+    """The windows of an epoch, in order. The elements of a window are shuffled together."""
 
-    Attributes:
-        blocks: int64 `[windows, (blocks)]`, ragged: the block numbers of each window.
-        ends: int64 `[windows]`, number of the epoch's elements up to the end of each window.
-    """
-
-    blocks: tf.RaggedTensor
-    ends: tf.Tensor
+    blocks: tf.RaggedTensor  # int64 [windows, (blocks)], numbers of blocks
+    ends: tf.Tensor  # int64 [windows], the epoch's elements up to the end of each window
 
 
 def draw_windows(sizes: tf.Tensor, window: int, seed: tf.Tensor) -> Windows:
@@ -48,47 +40,6 @@ def draw_windows(sizes: tf.Tensor, window: int, seed: tf.Tensor) -> Windows:
     _, _, counts = tf.unique_with_counts((ends - sizes) // window, tf.int64)
     blocks = tf.RaggedTensor.from_row_lengths(order, counts, validate=False)
     return Windows(blocks, tf.gather(ends, blocks.row_limits() - 1))
-
-
-def read_windows(
-    windows: Windows,
-    blocks: Blocks,
-    paths: tf.Tensor,
-    elements: Elements,
-    seed: tf.Tensor,
-    done: tf.Tensor,
-) -> tf.data.Dataset:
-    """Yields the elements of all windows of an epoch, shuffled within each window.
-
-    The first `done` elements, int64 scalar, are skipped; windows that lie entirely among them are
-    not read. `elements` converts the records of a window, strings `[sessions]`, to elements;
-    `seed`, int64 `[2]`, is the epoch's.
-    """
-
-    def read(number: tf.Tensor) -> tf.data.Dataset:
-        own = tf.gather(windows.blocks, [number]).values
-        chosen = Blocks(*(tf.gather(of_all, own) for of_all in blocks))
-        records = tf.data.Dataset.from_tensor_slices(chosen).interleave(
-            lambda block: _read_block(paths[block.shard], block),
-            cycle_length=_READ_BLOCKS,
-            num_parallel_calls=tf.data.AUTOTUNE,
-            deterministic=True,
-        )
-        records = records.batch(tf.reduce_sum(chosen.sessions))
-        return records.map(lambda records: (number, elements(records)))
-
-    def shuffle(number: tf.Tensor, values: Any) -> tf.data.Dataset:
-        begin = tf.where(number > 0, windows.ends[tf.maximum(number - 1, 0)], 0)
-        order = tf.random.experimental.stateless_shuffle(
-            tf.range(windows.ends[number] - begin), tf.random.fold_in(seed, number)
-        )
-        left = order[tf.maximum(done - begin, 0) :]
-        return tf.data.Dataset.from_tensor_slices(tf.gather(values, left))
-
-    first = tf.searchsorted(windows.ends, [done], side="right", out_type=tf.int64)[0]
-    numbers = tf.data.Dataset.range(first, windows.blocks.nrows(), output_type=tf.int64)
-    # The next window is read while this one is used.
-    return numbers.flat_map(read).prefetch(1).flat_map(shuffle)
 
 
 def _read_block(path: tf.Tensor, block: Blocks) -> tf.data.Dataset:
@@ -109,14 +60,9 @@ _BLOCKS, _ORDER, _SAMPLES = range(3)
 
 
 class Source(Protocol):
-    """What a task's batches are made of.
+    """What a task's batches are made of."""
 
-    Attributes:
-        samples: what the elements of an epoch are: "sessions", as records, or "utterances", as
-            token ids.
-    """
-
-    samples: str
+    samples: str  # the elements of an epoch: "sessions", as records, "utterances", as token ids
 
     def draw(self, element: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
         """Draws an element's sample; `seed`, int64 `[2]`, alone determines the draws."""
@@ -131,40 +77,31 @@ class Source(Protocol):
 class Stream:
     """How a corpus is read into the batches of successive steps.
 
-    Attributes:
-        batch_size: elements (sessions or utterances) per step, over all replicas.
-        seed: the run's seed; with epoch, index and step it determines every draw.
-        first_step: the step to start at; step 0 is the start of the training.
-        replicas: number of batches per step; must divide `batch_size`.
-        layout: layout of the tables.
-        window: number of elements that are shuffled together; 0 for the default in `WINDOW`.
-        own: numbers of the replicas whose batches this stream yields; None for all.
-        most: elements after which the stream of a single pass ends, with a last batch that may be
-            smaller; 0 for an endless stream of whole batches.
+    With the run's seed, epoch, index and step determine every draw; step 0 is the start of the
+    training.
     """
 
-    batch_size: int
+    batch_size: int  # elements (sessions or utterances) per step, over all replicas
     seed: int
     first_step: int = 0
-    replicas: int = 1
+    replicas: int = 1  # the number of batches per step; must divide `batch_size`
     layout: Layout = PADDED
-    window: int = 0
-    own: range | None = None
+    window: int = 0  # elements that are shuffled together; 0 for the default in `WINDOW`
+    own: range | None = None  # the replicas whose batches this stream yields; None for all
+    # Elements after which the stream of a single pass ends, with a last batch that may be smaller;
+    # 0 for an endless stream of whole batches.
     most: int = 0
 
 
 def repeat_epochs(
-    folder: pathlib.Path, split: Split, samples: str, elements: Elements, stream: Stream
+    folder: pathlib.Path, split: Split, samples: str, elements: Callable, stream: Stream
 ) -> tf.data.Dataset:
     """An endless dataset of shuffled epochs, each of whole batches: (step, epoch, index in the
     epoch, element), where `elements` converts the records of a window, strings `[sessions]`.
 
     Each epoch drops the elements left over after its last whole batch, unless the stream has an
-    end; the shuffle makes them different ones every time. Whatever the first step, a whole window
-    is read before the first element is available.
-
-    Raises:
-        InputError: the split's index cannot be read.
+    end; the shuffle makes them different ones every time. Raises InputError if the split's index
+    cannot be read.
     """
     blocks = Blocks(*map(tf.constant, read_blocks(folder, split)))
     paths = tf.constant(shard_paths(folder, split))
@@ -173,23 +110,39 @@ def repeat_epochs(
     first_epoch, steps_done = divmod(stream.first_step, steps_per_epoch)
 
     def make_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
-        drawn = fold_seed(stream.seed, epoch, _BLOCKS)
+        drawn, seed = (fold_seed(stream.seed, epoch, purpose) for purpose in (_BLOCKS, _ORDER))
         windows = draw_windows(getattr(blocks, samples), window, drawn)
         done = tf.where(epoch == first_epoch, tf.constant(steps_done * batch_size, tf.int64), 0)
-        order = fold_seed(stream.seed, epoch, _ORDER)
-        return (
-            read_windows(windows, blocks, paths, elements, order, done)
-            .take(steps_per_epoch * batch_size - done)
-            .enumerate(done)
-            .map(
-                lambda index, element: (
-                    epoch * steps_per_epoch + index // batch_size,
-                    epoch,
-                    index,
-                    element,
-                )
+
+        def read(number: tf.Tensor) -> tf.data.Dataset:
+            own = tf.gather(windows.blocks, [number]).values
+            chosen = Blocks(*(tf.gather(of_all, own) for of_all in blocks))
+            records = tf.data.Dataset.from_tensor_slices(chosen).interleave(
+                lambda block: _read_block(paths[block.shard], block),
+                cycle_length=_READ_BLOCKS,
+                num_parallel_calls=tf.data.AUTOTUNE,
+                deterministic=True,
             )
-        )
+            records = records.batch(tf.reduce_sum(chosen.sessions))
+            return records.map(lambda records: (number, elements(records)))
+
+        def shuffle(number: tf.Tensor, values: Any) -> tf.data.Dataset:
+            begin = tf.where(number > 0, windows.ends[tf.maximum(number - 1, 0)], 0)
+            order = tf.random.experimental.stateless_shuffle(
+                tf.range(windows.ends[number] - begin), tf.random.fold_in(seed, number)
+            )
+            left = order[tf.maximum(done - begin, 0) :]
+            return tf.data.Dataset.from_tensor_slices(tf.gather(values, left))
+
+        def number_it(index: tf.Tensor, element: Any) -> tuple:
+            return epoch * steps_per_epoch + index // batch_size, epoch, index, element
+
+        # Windows that lie entirely among what is done are not read.
+        first = tf.searchsorted(windows.ends, [done], side="right", out_type=tf.int64)[0]
+        numbers = tf.data.Dataset.range(first, windows.blocks.nrows(), output_type=tf.int64)
+        # The next window is read while this one is used.
+        found = numbers.flat_map(read).prefetch(1).flat_map(shuffle)
+        return found.take(steps_per_epoch * batch_size - done).enumerate(done).map(number_it)
 
     epochs = tf.data.Dataset.range(first_epoch, tf.int64.max).flat_map(make_epoch)
     return epochs.take(stream.most) if stream.most else epochs
@@ -197,11 +150,11 @@ def repeat_epochs(
 
 @tf.autograph.experimental.do_not_convert  # faster to trace; there is nothing to convert
 def make_dataset(
-    corpus: Corpus,
+    folder: pathlib.Path,
+    split: Split,
     source: Source,
     draw_rows: Callable[[Step], Mapping[str, Any]],
     stream: Stream,
-    split: str = "train",
 ) -> tf.data.Dataset:
     """The batches of successive steps, see `make_batches`, with `replicas` of them per step;
     `draw_rows` draws the rows of a step, by a name for each.
@@ -224,10 +177,9 @@ def make_dataset(
             dataset = dataset.concatenate(tf.data.Dataset.from_tensors(batch))
         return dataset
 
-    of_split = corpus.manifest.splits[split]
     of_sessions = source.samples == "sessions"
     elements = (lambda records: records) if of_sessions else parse_utterances
-    dataset = repeat_epochs(corpus.folder, of_split, source.samples, elements, stream)
+    dataset = repeat_epochs(folder, split, source.samples, elements, stream)
     dataset = dataset.map(draw, tf.data.AUTOTUNE)
     dataset = dataset.ragged_batch(stream.batch_size, drop_remainder=not stream.most)
     return dataset.map(assemble, tf.data.AUTOTUNE).flat_map(part).prefetch(tf.data.AUTOTUNE)

@@ -1,9 +1,9 @@
 """The table of a step: token sequences, each stored once, and rows that index them.
 
-Every task has the same form of batch. Its terms draw rows for a step, over all devices; each row
-names the texts that it reads, and has targets. Then the rows are divided among the devices. The
-table of a device holds the texts that its own rows use, packed, and the rows become indices into
-it. Gathering a text that several rows share gives the same gradients as encoding it for each.
+A task's terms draw rows for a step, over all devices; each row names the texts that it reads, and
+has targets. Then the rows are divided among the devices. The table of a device holds the texts that
+its own rows use, packed, and the rows become indices into it. Gathering a text that several rows
+share gives the same gradients as encoding it for each.
 """
 
 import dataclasses
@@ -38,6 +38,10 @@ class Rows:
     tokens: Mapping[str, tf.Tensor] = dataclasses.field(default_factory=dict)
     splits: tf.Tensor | None = None
 
+    def build(self, step: "Step") -> "Rows":
+        """The rows, once all were drawn; what else a term draws makes them of it here."""
+        return self
+
 
 class Step:
     """The texts of a step, over all devices.
@@ -65,13 +69,9 @@ class Step:
         marks: tuple[str, ...] = (),
         distinct: bool = True,
     ):
-        self.token_ids = token_ids
-        self.fingerprints = fingerprints
-        self.responses = responses
-        self.splits = splits
-        self.replicas = splits.shape[0] - 1
-        self.marks = marks
-        self.distinct = distinct
+        self.token_ids, self.fingerprints, self.responses = token_ids, fingerprints, responses
+        self.splits, self.replicas = splits, splits.shape[0] - 1
+        self.marks, self.distinct = marks, distinct
         self._seed, self._number = seed, number
         self._texts: list[dict[str, tf.Tensor]] = []
         self._count = tf.constant(0)
@@ -86,19 +86,15 @@ class Step:
     ) -> tf.Tensor:
         """Adds texts for rows to read, and returns their numbers, int32 `[texts]`.
 
-        Args:
-            token_ids: int32 `[texts, tokens]`, zero-padded.
-            fingerprints: int64 `[texts]`, equal for texts that share an entry of the table; by
-                default those of equal token ids.
-            marks: int32 tables of that shape, see `lay_out`; by default 0.
+        `token_ids` are int32 `[texts, tokens]`, zero-padded, `marks` tables of that shape, by
+        default 0. `fingerprints`, int64 `[texts]`, are equal for texts that share an entry of the
+        table; by default those with equal token ids do.
         """
-        texts = {"token_ids": token_ids}
-        for name in self.marks:
-            texts[name] = marks.get(name, tf.zeros_like(token_ids))
+        own = {name: marks.get(name, tf.zeros_like(token_ids)) for name in self.marks}
         found = fingerprint_rows(token_ids) if fingerprints is None else fingerprints
-        self._texts.append({**texts, "fingerprints": found})
+        self._texts.append({"token_ids": token_ids, **own, "fingerprints": found})
         begin, self._count = self._count, self._count + tf.shape(token_ids)[0]
-        return begin + tf.range(tf.shape(token_ids)[0])
+        return tf.range(begin, self._count)
 
     def add_apart(self, token_ids: tf.Tensor, **marks: tf.Tensor) -> tf.Tensor:
         """Adds texts that share no entry of the table, even if their tokens are equal."""
@@ -106,14 +102,12 @@ class Step:
         own = tf.cast(self._count + tf.range(tf.shape(token_ids)[0]), tf.int64) + 2**62
         return self.add(token_ids, own, **marks)
 
-    def finish(self, drawn: Mapping[str, Any]) -> dict[str, Rows]:
-        """Turns what was drawn into rows, after all of it was drawn; here nothing is left to do."""
-        return dict(drawn)
-
     def join(self) -> dict[str, tf.Tensor]:
         """All texts that were added: the tables and their fingerprints, by name."""
-        names = ("token_ids", *self.marks)
-        joined = {name: join_tables(*(texts[name] for texts in self._texts)) for name in names}
+        joined = {
+            name: join_tables(*(texts[name] for texts in self._texts))
+            for name in ("token_ids", *self.marks)
+        }
         fingerprints = tf.concat([texts["fingerprints"] for texts in self._texts], axis=0)
         return {**joined, "fingerprints": fingerprints}
 
@@ -133,23 +127,25 @@ def make_batches(step: Step, drawn: Mapping[str, Any], layout: Layout) -> list[T
     on the number of devices.
 
     Returns:
-        For every replica a dict of
-            the table, see `lay_out`, with places: int32 `[texts, tokens]`, each token's index in
-                the flat list of the encoder's tokens;
-            for each of `Rows.texts`, as "ROWS_NAME", indices into the table;
-            for each of `Rows.targets`, as "ROWS_NAME", the values of the replica's own rows;
-            with `Rows.tokens`, as "ROWS_NAME", the values of the asked tokens in one list,
-                `[asked]`, with "ROWS_places", their indices in the flat list of the encoder's
-                tokens, and "ROWS_rows", the replica's row that each belongs to;
+        For every replica a dict of the table, see `lay_out`, and of its own rows, by "ROWS_NAME":
+            of `Rows.texts`, indices into the table;
+            of `Rows.targets`, the values;
+            of `Rows.tokens`, the values of the asked tokens in one list, `[asked]`, with
+                "ROWS_places", their indices in the flat list of the encoder's tokens, and
+                "ROWS_rows", the replica's row that each belongs to;
             with weights, as "ROWS_weights_total", float32 `[1]`, their sum over all replicas;
             samples: float32 `[1]`, the number of the replica's samples.
     """
-    drawn = step.finish(drawn)
+    built = {name: rows.build(step) for name, rows in drawn.items()}
     texts, totals, batches = step.join(), dict[str, tf.Tensor](), []
-    for name, rows in drawn.items():
-        totals |= _add_up_weights(name, rows)
+    for name, rows in built.items():
+        weights = {key: x for key, x in rows.targets.items() if key.endswith("weights")}
+        for key, value in rows.tokens.items():
+            if key.endswith("weights"):
+                weights[key] = tf.where(rows.tokens["asked"], value, 0.0)
+        totals |= {f"{name}_{key}_total": tf.reduce_sum(x)[None] for key, x in weights.items()}
     for replica in range(step.replicas):
-        own = {name: _take(rows, replica, step.replicas) for name, rows in drawn.items()}
+        own = {name: _take(rows, replica, step.replicas) for name, rows in built.items()}
         batch = _index_texts(texts, own, step, layout)
         for name, rows in own.items():
             batch |= {f"{name}_{key}": value for key, value in rows.targets.items()}
@@ -161,17 +157,16 @@ def make_batches(step: Step, drawn: Mapping[str, Any], layout: Layout) -> list[T
 
 
 def _take(rows: Rows, replica: int, replicas: int) -> Rows:
-    """The rows of one replica."""
-    if rows.splits is not None:
-        begin, end = rows.splits[replica], rows.splits[replica + 1]
-    else:
-        each = tf.shape(next(iter(rows.texts.values())))[0] // replicas
-        begin, end = replica * each, (replica + 1) * each
-    texts, targets, tokens = (
-        {name: value[begin:end] for name, value in of_rows.items()}
-        for of_rows in (rows.texts, rows.targets, rows.tokens)
+    splits = rows.splits
+    if splits is None:
+        splits = tf.range(replicas + 1) * (tf.shape(next(iter(rows.texts.values())))[0] // replicas)
+    begin, end = splits[replica], splits[replica + 1]
+    return Rows(
+        *(
+            {name: value[begin:end] for name, value in of_rows.items()}
+            for of_rows in (rows.texts, rows.targets, rows.tokens)
+        )
     )
-    return Rows(texts, targets, tokens)
 
 
 def _index_texts(
@@ -208,11 +203,3 @@ def _list_tokens(name: str, rows: Rows, batch: Tensors) -> Tensors:
     row = tf.zeros_like(cells[:, :width]) + tf.range(tf.shape(cells)[0])[:, None]
     values |= {"places": cells[:, :width], "rows": row}
     return {f"{name}_{key}": tf.boolean_mask(value, asked) for key, value in values.items()}
-
-
-def _add_up_weights(name: str, rows: Rows) -> Tensors:
-    totals = {key: tf.reduce_sum(x) for key, x in rows.targets.items() if key.endswith("weights")}
-    for key, value in rows.tokens.items():
-        if key.endswith("weights"):
-            totals[key] = tf.reduce_sum(tf.where(rows.tokens["asked"], value, 0.0))
-    return {f"{name}_{key}_total": value[None] for key, value in totals.items()}

@@ -18,8 +18,7 @@ import numpy as np
 
 from dcse_tf.data.dialogue import Context, GivenCandidates, Session, make_session
 from dcse_tf.data.formats.candidates import CandidateGroup
-from dcse_tf.data.formats.exports import parse_dialogue
-from dcse_tf.data.formats.reading import read_json_lines
+from dcse_tf.data.formats.reading import parse_dialogue, read_json_lines
 from dcse_tf.encoder.backend import Match, normalize
 from dcse_tf.evaluation import metrics
 from dcse_tf.evaluation.metrics import (

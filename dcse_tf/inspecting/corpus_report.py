@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from dcse_tf.data.corpus import CorpusOptions, describe_dropped, read_sessions
-from dcse_tf.data.dialogue import Session
-from dcse_tf.data.words import list_marks, make_splitter
+from dcse_tf.data.dialogue import Session, list_marks, make_splitter
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.report import align, short_path
 from dcse_tf.evaluation.retrieval import read_retrieval_set, read_sts_set

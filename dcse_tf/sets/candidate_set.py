@@ -15,10 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dcse_tf.data.corpus import SplitOptions, content_key, read_sessions
-from dcse_tf.data.dialogue import Session, Utterance
+from dcse_tf.data.dialogue import Session, Utterance, make_splitter
 from dcse_tf.data.formats.candidates import CandidateGroup
 from dcse_tf.data.manifest import SPLITS
-from dcse_tf.data.words import make_splitter
 from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_file, hash_number
 from dcse_tf.options import option

@@ -16,10 +16,9 @@ import numpy as np
 from rank_bm25 import BM25Okapi
 
 from dcse_tf.data.corpus import CorpusOptions, read_sessions
-from dcse_tf.data.dialogue import Utterance, fold_spaces, is_blank, strip_html
+from dcse_tf.data.dialogue import Utterance, fold_spaces, is_blank, make_splitter, strip_html
 from dcse_tf.data.formats import FORMATS
 from dcse_tf.data.formats.reading import read_table
-from dcse_tf.data.words import make_splitter
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.retrieval import Query, RetrievalSet, write_retrieval_set
 from dcse_tf.files import refuse_existing

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dcse_tf.data.corpus import PrepareOptions
-from dcse_tf.data.formats.exports import choose_columns
+from dcse_tf.data.formats.reading import choose_columns
 from dcse_tf.errors import InputError, first_line, require
 from dcse_tf.input_files import resolve_inputs
 
@@ -27,11 +27,8 @@ _FILES = 64  # that tables are gathered into; also the number of tasks that read
 
 @contextlib.contextmanager
 def connect(master: str, name: str) -> Iterator[Any]:
-    """Yields a SparkSession of a master (spark://HOST:PORT, local[N], yarn or k8s://...), and stops
-    it afterwards unless the program had it before.
-
-    Raises:
-        InputError: the master cannot be reached, its workers lack the package, or a task failed.
+    """Yields a SparkSession of a master, and stops it afterwards unless the program had it before;
+    InputError if the master cannot be reached, its workers lack the package, or a task failed.
     """
     sql = require("pyspark.sql", "spark", "`spark_master`")
     from py4j.protocol import Py4JError
@@ -42,9 +39,7 @@ def connect(master: str, name: str) -> Iterator[Any]:
         try:
             socket.create_connection((found[1], int(found[2])), _SECONDS).close()
         except OSError as error:
-            raise InputError(
-                f"`spark_master`={master}: no master answers there: {error}"
-            ) from error
+            raise InputError(f"`spark_master`={master}: no master answers: {error}") from error
     # Workers on this machine run this Python; on others, PYSPARK_PYTHON says which to run.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = sql.SparkSession.builder.appName(name).master(master)
@@ -79,7 +74,7 @@ def explain_fault(error: Exception) -> str:
 
 def list_inputs(session: "SparkSession", patterns: Sequence[str], folder: str) -> list[str]:
     """Resolves files and globs to absolute paths that every machine can use. Of URLs, the cluster
-    puts copies, each below 2 GB, into a `folder` that all workers see. InputError: no such file.
+    puts copies, each below 2 GB, into a `folder` that all workers see.
     """
     found: list[str] = []
     for pattern in patterns:
@@ -104,9 +99,6 @@ def gather_tables(session: "SparkSession", config: PrepareOptions, folder: str) 
 
     Together the files depend only on the rows, not on how a table is stored or on the size of the
     cluster. Within a session, rows are sorted by time, and those of one time by role and text.
-
-    Raises:
-        InputError: a table does not exist or lacks a column, or a row's time is null.
     """
     from pyspark.sql.functions import col
 

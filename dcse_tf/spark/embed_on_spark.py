@@ -1,7 +1,6 @@
 """Embeds a column of texts on a cluster, as a function of a DataFrame and as a job.
 
-Each distinct text is embedded once, with one model per Python process of the cluster, and joined
-to its rows again.
+Each distinct text is embedded once, and joined to its rows again.
 """
 
 import functools
@@ -35,7 +34,6 @@ def embed_column(
         embed_column(turns, "text", model="/shared/export").write.parquet("embedded")
 
     Args:
-        frame: any frame.
         column: the name of the column with texts.
         model: as for `SentenceEncoder.load`; every worker of the cluster must be able to read it.
         name: the name of the new column, an array of float32.

@@ -1,15 +1,14 @@
 """Prepares a corpus on a Spark cluster: its tasks read, filter and tokenise a file each.
 
 The files are read twice: first for the copies of sessions, see `Splitter`, then for the records,
-which the driver writes in the order of the files. So the output is byte for byte that of one
-machine. Tables are first written to files with whole sessions.
+which the driver writes in the order of the files: byte for byte the output of one machine.
 """
 
 import functools
 import pathlib
 import pickle
 import tempfile
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from typing import Any
 
 from absl import logging
@@ -39,7 +38,7 @@ def prepare_on_spark(config: PrepareOptions) -> Manifest:
 def _tokenise(
     session: Any, folder: str, config: PrepareOptions, vocabulary: Vocabulary, bad_lines: BadLines
 ) -> Generator[ChunkRecords]:
-    """See `dcse_tf.data.prepare.Tokenise`; `folder` is for sessions of tables and copies."""
+    """See `Tokenise`; `folder` is for sessions of tables and copies."""
     from pyspark import StorageLevel
 
     if config.format == "table":
@@ -77,7 +76,7 @@ Copy = tuple[tuple[int, int], str, frozenset[str]]
 
 
 def _read_keys(config: PrepareOptions, path: str, file: int) -> Iterator[tuple[int, Copy]]:
-    """Yields the `content_key` of each session of a file whose copies must be found."""
+    """Yields the `content_key` of each session whose copies must be found."""
     sessions = read_files([pathlib.Path(path)], config, config.count_bad_lines(named=0))
     try:
         for number, (session_id, turns, *given) in enumerate(sessions):
@@ -89,16 +88,14 @@ def _read_keys(config: PrepareOptions, path: str, file: int) -> Iterator[tuple[i
 
 
 @functools.lru_cache(maxsize=1)  # each worker process makes it once
-def _make_serializer(
-    work: bytes,
-) -> tuple[ChunkSerializer, PrepareOptions, Mapping[int, str]]:
+def _make_serializer(work: bytes) -> tuple[ChunkSerializer, PrepareOptions, dict[int, str]]:
     vocabulary, config, moved = pickle.loads(work)
     return ChunkSerializer(vocabulary, config), config, moved
 
 
 def _read_file(work: bytes, path: str) -> Iterator[bytes | int | str]:
-    """Yields a file's pickled `ChunkRecords`, then its number of bad lines; an error as a text,
-    because Spark buries exceptions in a Java stack trace.
+    """Yields a file's pickled `ChunkRecords`, then its number of bad lines; an error as a text, as
+    Spark buries exceptions in a Java stack trace.
     """
     serialize, config, moved = _make_serializer(work)
     bad_lines = config.count_bad_lines()

@@ -145,8 +145,8 @@ def build_objective(setup: Setup, stream: Stream) -> Objective:
 
     @functools.cache
     def make_batches(stream: Stream, split: str) -> tf.data.Dataset:
-        source = options.make_source(setup)
-        return make_dataset(setup.corpus, source, draw_rows, stream, split)
+        folder, of_split = setup.data_dir, setup.manifest.splits[split]
+        return make_dataset(folder, of_split, options.make_source(setup), draw_rows, stream)
 
     # The batches of a new run are those that say which tensors there are.
     inputs = {

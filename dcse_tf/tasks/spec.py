@@ -8,7 +8,6 @@ import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from dcse_tf.data.manifest import Corpus
 from dcse_tf.options import Options
 from dcse_tf.reading.reranker_files import RerankerSettings
 
@@ -59,8 +58,8 @@ class Setup:
     parts: EncoderParts = EncoderParts()
 
     @property
-    def corpus(self) -> Corpus:
-        return Corpus(pathlib.Path(self.options.data_dir), self.manifest)
+    def data_dir(self) -> pathlib.Path:
+        return pathlib.Path(self.options.data_dir)
 
 
 class Term:

@@ -108,7 +108,7 @@ def _list_parts(
 
 def _make_samples(setup: Setup) -> list[selection.Sample]:
     """Responses of dev sessions, each to be found among some of other sessions."""
-    options, path = setup.options, setup.corpus.folder / "dev.jsonl"
+    options, path = setup.options, setup.data_dir / "dev.jsonl"
     samples = selection.make_samples(
         selection.read_sessions(path),
         candidates=CANDIDATES,

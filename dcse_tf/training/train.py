@@ -67,7 +67,7 @@ def train(options: TrainOptions) -> Outcome | None:
             *(tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError),
             UnicodeDecodeError,
         ):
-            check_records(setup.corpus.folder, setup.manifest)
+            check_records(setup.data_dir, setup.manifest)
             raise  # the data are intact
     return next((hook.outcome for hook in hooks if isinstance(hook, Evaluate)), None)
 

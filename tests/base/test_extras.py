@@ -12,7 +12,7 @@ import pytest
 from dcse_tf.errors import PACKAGES, InputError, require
 
 CALLS = {
-    "jieba": 'from dcse_tf.data.words import make_splitter; make_splitter("auto")("我的包裹")',
+    "jieba": 'from dcse_tf.data.dialogue import make_splitter; make_splitter("auto")("我的包裹")',
     "gensim": """
         import pathlib
         from dcse_tf.baselines.word_vectors import read_word_vectors

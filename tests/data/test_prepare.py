@@ -25,10 +25,10 @@ from lettered_corpus import CLS, SEP, UNK, prepare_sessions, turn_ids
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.data.corpus import PrepareOptions, SplitOptions
 from dcse_tf.data.dialogue import Session, Utterance
-from dcse_tf.data.formats.exports import read_jsonl
+from dcse_tf.data.formats.reading import read_jsonl
 from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.prepare import prepare
-from dcse_tf.data.records import Tokens, parse_session, serialize_session
+from dcse_tf.data.records import parse_session, serialize_session
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines
 from dcse_tf.options import OptionError
@@ -67,10 +67,9 @@ def test_a_record_holds_tokens_fingerprints_and_speakers():
 
     rows = [[2, 5, 3], [2, 300, 3], [2, 5, 3], [2, 7, 3]]
     said = ["client", "agent", "client", "Agent"]
-    ids = np.concatenate(rows)
     session = Session("对话 1", tuple(Utterance(role, "x") for role in said))
-    record = serialize_session(session, Tokens(ids.astype(np.int32), [3] * 4))
-    assert record == serialize_session(session, Tokens(ids.astype(np.int64), [3] * 4))
+    record = serialize_session(session, [np.array(row, np.int32) for row in rows])
+    assert record == serialize_session(session, [np.array(row, np.int64) for row in rows])
     features = parse_session(tf.constant(record))
     assert features["token_ids"].to_list() == rows
     assert int(features["session"]) == fingerprint("对话 1".encode())

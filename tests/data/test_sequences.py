@@ -6,8 +6,8 @@ import tensorflow as tf
 from drawn_dialogues import collect, session
 
 from dcse_tf.bert.layout import Layout
-from dcse_tf.data import dialogue_tasks as tasks
-from dcse_tf.data.masking import GARBLED, MaskingRule, garble, mask_tokens
+from dcse_tf.data import dialogue_step as tasks
+from dcse_tf.data.responses import GARBLED, MaskingRule, garble, mask_tokens
 from dcse_tf.data.table import make_batches
 
 MASK, END = 7, 4

@@ -11,7 +11,7 @@ import pytest
 
 from dcse_tf.data.corpus import CorpusOptions, read_raw_sessions
 from dcse_tf.data.dialogue import Utterance
-from dcse_tf.data.formats import exports
+from dcse_tf.data.formats import reading
 from dcse_tf.errors import InputError
 
 TURNS = {"session_id": ["s", "t", "s"], "role": ["a", "a", "b"], "text": ["hi", "你好", "ho\nho"]}
@@ -110,7 +110,7 @@ def test_times_are_put_in_order(tmp_path, times):
         lines = [f'1,u,{place},"{times[place]}"' for place in order]
         path = write_csv(tmp_path / "a.csv", "session_id,role,text,time", *lines)
         assert texts(path) == {"1": ["0", "1", "2"]}
-    assert exports.parse_time("1970-01-01T01:00:00.000001+01:00") == ("a time with its zone", 1e-6)
+    assert reading.parse_time("1970-01-01T01:00:00.000001+01:00") == ("a time with its zone", 1e-6)
 
 
 @pytest.mark.parametrize(

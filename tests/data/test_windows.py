@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from lettered_corpus import prepare_sessions
 
 from dcse_tf.data import records
-from dcse_tf.data.manifest import Corpus, read_blocks
+from dcse_tf.data.manifest import read_blocks
 from dcse_tf.data.records import parse_session, parse_utterances
 from dcse_tf.data.stream import Stream, draw_windows, repeat_epochs
 
 pytestmark = pytest.mark.slow
 
+Corpus = collections.namedtuple("Corpus", "folder manifest")
 TURNS = [2 + number % 5 for number in range(60)]  # 240 utterances
 BATCH = {"sessions": 7, "utterances": 9}  # 8 and 26 steps an epoch
 WINDOW = {"sessions": 10, "utterances": 50}  # so that an epoch has several

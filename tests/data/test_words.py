@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from dcse_tf.data.words import make_splitter
+from dcse_tf.data.dialogue import make_splitter
 
 WORD_KINDS = ("auto", "words", "jieba", "characters")
 ROOT = pathlib.Path(__file__).parents[2]
@@ -80,7 +80,7 @@ def test_an_unknown_kind_is_refused():
 def test_english_needs_no_jieba():
     """Its dictionary takes a second to read."""
     program = (
-        "import sys; from dcse_tf.data.words import make_splitter as make;"
+        "import sys; from dcse_tf.data.dialogue import make_splitter as make;"
         "make('auto')('a parcel'); print('jieba' in sys.modules);"
         "make('auto')('快递'); print('jieba' in sys.modules)"
     )

@@ -24,7 +24,7 @@ from dcse_tf.bert.vocabulary import SPECIAL_TOKENS
 from dcse_tf.data.dialogue import Session, Utterance, make_session
 from dcse_tf.data.formats import FORMATS, read_groups
 from dcse_tf.data.manifest import read_manifest
-from dcse_tf.data.records import Tokens, count_records, serialize_session
+from dcse_tf.data.records import count_records, serialize_session
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.report import read_json
 from dcse_tf.evaluation.retrieval import read_retrieval_set, read_sts_set
@@ -91,7 +91,7 @@ _BERT = {
 }  # fmt: skip
 _RECORD = serialize_session(
     Session("s", (Utterance("a", "x"), Utterance("b", "y"))),
-    Tokens(np.array([2, 5, 3, 2, 6, 3]), [3, 3]),
+    [np.array([2, 5, 3]), np.array([2, 6, 3])],
 )
 _WEIGHTS = safetensors.numpy.save({"x": np.ones(2, np.float32)})
 READERS = {

@@ -6,7 +6,7 @@ import tensorflow as tf
 from lettered_corpus import write_vocabulary_folder
 
 from dcse_tf.data.corpus import PrepareOptions
-from dcse_tf.data.formats.exports import read_jsonl
+from dcse_tf.data.formats.reading import read_jsonl
 from dcse_tf.data.prepare import prepare
 from dcse_tf.data.records import parse_session, shard_paths
 from dcse_tf.input_files import BadLines

@@ -169,7 +169,7 @@ def test_a_cluster_that_cannot_be_used_is_one_sentence():
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         master = f"spark://127.0.0.1:{closed.getsockname()[1]}"
-    with pytest.raises(InputError, match=f"`spark_master`={master}: no master answers there"):
+    with pytest.raises(InputError, match=f"`spark_master`={master}: no master answers"):
         connect(master, "x").__enter__()
     missing = Exception("Traceback\n  x\nModuleNotFoundError: No module named 'dcse_tf'\n")
     assert "its workers have no dcse_tf: install" in explain_fault(missing)

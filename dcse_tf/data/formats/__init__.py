@@ -5,12 +5,13 @@ Code outside the package can register its own, see docs/extending.md.
 
 import dataclasses
 import functools
+import inspect
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from dcse_tf.data.dialogue import GivenCandidates, Utterance
-from dcse_tf.data.formats import candidates, exports, published
+from dcse_tf.data.formats import candidates, published, reading
 from dcse_tf.input_files import BadLines
 
 # An id and utterances and, in some formats, candidates for the last utterance.
@@ -20,37 +21,32 @@ Reader = Callable[[pathlib.Path, BadLines], Iterator[RawSession]]
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-    """How a kind of file is read.
+    """How a kind of file is read."""
 
-    Attributes:
-        read: reads a path and yields (session id, utterances in order), with `GivenCandidates` as a
-            third item if the file has candidates. It reports unusable lines to the `BadLines` and
-            continues.
-        help: what the files are, in one line.
-        has_intents, has_acts: whether utterances come with intents, with dialogue acts.
-        columns: the names that the option `columns` accepts; the reader takes them as a third
-            argument, a mapping to the names in the file.
-        read_candidates: yields the groups of a file of candidates; None if there are no such files.
-    """
-
+    # Reads a path and yields (session id, utterances in order), with `GivenCandidates` as a third
+    # item if the file has candidates. It reports unusable lines to the `BadLines` and continues.
     read: Callable[..., Iterator[RawSession]]
     help: str
-    has_intents: bool = False
+    has_intents: bool = False  # whether utterances come with intents
     has_acts: bool = False
+    # The names that the option `columns` accepts; the reader takes them as a third argument, a
+    # mapping to the names in the file.
     columns: Sequence[str] = ()
-    read_candidates: candidates.GroupReader | None = None
+    read_candidates: candidates.GroupReader | None = None  # of files of candidates, if any
 
 
 FORMATS: dict[str, Format] = {}
 CANDIDATE_FORMATS: dict[str, Format] = {}  # those of them that files of groups have
 
 
-def register_format(name: str, reader: Reader, *, help: str, **more: Any) -> None:
+def register_format(name: str, reader: Reader, *, help: str = "", **more: Any) -> None:
     """Adds a corpus format, which every option called `format` then accepts.
 
     Args:
         name: the value of the option.
-        reader, help: see `Format`.
+        reader: see `Format`.
+        help: what the files are, in one line; by default the first paragraph of the reader's
+            docstring.
         **more: further attributes of `Format`, such as `has_intents=True`, which retrieval sets
             need. With `read_candidates`, the format also reads grouped candidates, and sessions
             with their negatives as the format NAME_candidates.
@@ -60,6 +56,8 @@ def register_format(name: str, reader: Reader, *, help: str, **more: Any) -> Non
     """
     if name in FORMATS:
         raise ValueError(f"there is a corpus format {name!r} already")
+    paragraph = (inspect.getdoc(reader) or "").partition("\n\n")[0]
+    help = help or " ".join(paragraph.split()).removesuffix(".")
     FORMATS[name] = kind = Format(reader, help, **more)
     if kind.read_candidates:
         CANDIDATE_FORMATS[name] = kind
@@ -72,71 +70,42 @@ def register_format(name: str, reader: Reader, *, help: str, **more: Any) -> Non
 def read_groups(
     path: pathlib.Path, format: str, bad_lines: BadLines, several_positives: bool = False
 ) -> Iterator[candidates.CandidateGroup]:
-    """Yields the groups of a file of candidates, each with a true response, or several if that is
-    allowed, and a negative. The others count as bad lines; `format` is a name in
-    `CANDIDATE_FORMATS`.
+    """Yields the groups of a file of candidates, in one of `CANDIDATE_FORMATS`, each with a true
+    response, or several if that is allowed, and a negative. The others count as bad lines.
     """
     read = CANDIDATE_FORMATS[format].read_candidates
     assert read
     return (group for _, group in candidates.check_groups(read, path, bad_lines, several_positives))
 
 
-_LABELS = {"has_intents": True, "has_acts": True}
+_LABELS: Any = {"has_intents": True, "has_acts": True}
+register_format("session_tsv", published.read_session_tsv)
 register_format(
-    "session_tsv",
-    published.read_session_tsv,
-    help="{session_id}\\t{role}\\t{text} per line, the lines of a session together",
-)
-register_format(
-    "jsonl",
-    exports.read_jsonl,
-    help='{"session_id", "turns": [{"role", "text"}]} per line, a turn may have "intents" and '
-    '"acts"; of grouped candidates {"id", "context", "responder", "candidates", "labels"}, as '
-    "build_candidates writes them",
-    read_candidates=candidates.read_groups_jsonl,
-    **_LABELS,
+    "jsonl", reading.read_jsonl, read_candidates=candidates.read_groups_jsonl, **_LABELS
 )
 register_format(
     "table",
-    lambda path, *rest: exports.read_tables([path], *rest),
+    lambda path, *rest: reading.read_tables([path], *rest),
     help="CSV with any delimiter, or Parquet, with a turn a row: session_id, role, text and, if "
     "rows are not in order, time; with `spark_master` also Spark tables and ORC; `columns` if the "
     "columns have other names",
-    columns=exports.NAMES,
+    columns=reading.NAMES,
 )
-register_format(
-    "messages",
-    exports.read_messages,
-    help='{"messages": [{"role", "content"}]} or {"conversations": [{"from", "value"}]} per line, '
-    "in one JSON array or in Parquet; or lists of texts",
-    columns=tuple(exports.KEYS),
-    **_LABELS,
-)
-register_format("jddc", published.read_jddc, help="chat.txt of the JD corpus, 7 fields")
-register_format(
-    "mdc",
-    published.read_mdc,
-    help="{movie,restaurant,taxi}_all.tsv of the Microsoft Dialogue Corpus",
-    has_intents=True,
-)
+register_format("messages", reading.read_messages, columns=tuple(reading.KEYS), **_LABELS)
+register_format("jddc", published.read_jddc)
+register_format("mdc", published.read_mdc, has_intents=True)
 register_format(
     "ecd",
     candidates.ECD.read_dialogues,
     help="{train,valid,test} of the E-commerce corpus, as released for response selection",
     read_candidates=candidates.ECD.read_groups,
 )
-register_format(
-    "dialoguecse", published.read_dialoguecse, help="train_data.txt of the paper's authors"
-)
+register_format("dialoguecse", published.read_dialoguecse)
 register_format(
     "ubuntu",
     candidates.UBUNTU.read_dialogues,
     help="{train,valid,test}.txt of the Ubuntu corpus for response selection, tab-separated",
     read_candidates=candidates.UBUNTU.read_groups,
 )
-register_format(
-    "chitchat", published.read_chitchat, help="dataset.json of the PyPI package chitchat-dataset"
-)
-register_format(
-    "sgd", published.read_sgd, help="dialogues_*.json of Schema-Guided Dialogue", **_LABELS
-)
+register_format("chitchat", published.read_chitchat)
+register_format("sgd", published.read_sgd, **_LABELS)

@@ -1,8 +1,7 @@
 """Files of contexts with candidate responses: one candidate a line, or a group in a JSON object.
 
-The E-commerce and Ubuntu corpora have a line for each candidate: a label (1: the true response),
-the context's turns and the response, tab-separated; a context is repeated for each of its
-candidates. The project's own form has a group a line:
+A line for a candidate has a label (1: the true response), the context's turns and the response,
+tab-separated; a context is repeated for each of its candidates. A group is
 
     {"id": "7:3", "dialogue": "7", "context": [{"role": "a", "text": "..."}], "responder": "b",
      "candidates": ["...", "..."], "labels": [1, 0]}
@@ -22,30 +21,26 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from dcse_tf.data.dialogue import GivenCandidates, Utterance, is_blank
-from dcse_tf.data.formats.exports import parse_dialogue
-from dcse_tf.data.formats.reading import Sessions, convert_lines, get_field, read_json_lines
+from dcse_tf.data.formats.reading import (
+    Sessions,
+    convert_lines,
+    get_field,
+    parse_dialogue,
+    read_json_lines,
+)
 from dcse_tf.input_files import BadLines
 
 
 @dataclasses.dataclass(frozen=True)
 class CandidateGroup:
-    """A context and its candidate responses.
+    """A context and its candidate responses."""
 
-    Attributes:
-        id: its id from the file, or else made of the file's name and a line number.
-        context: the turns before the response, in order.
-        candidates: their texts, in the file's order.
-        labels: 1 for a true response, 0 for a negative.
-        responder: the role of the response's speaker.
-        dialogue: id of the dialogue that the group is from; "" if unknown.
-    """
-
-    id: str
-    context: tuple[Utterance, ...]
-    candidates: tuple[str, ...]
-    labels: tuple[int, ...]
-    responder: str
-    dialogue: str = ""
+    id: str  # from the file, or else made of the file's name and a line number
+    context: tuple[Utterance, ...]  # the turns before the response, in order
+    candidates: tuple[str, ...]  # their texts, in the file's order
+    labels: tuple[int, ...]  # 1 for a true response, 0 for a negative
+    responder: str  # the role of the response's speaker
+    dialogue: str = ""  # id of the dialogue that the group is from; "" if unknown
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object that the format `jsonl` reads."""
@@ -78,15 +73,17 @@ def check_groups(
     """
     known: set[str] = set()
     for number, group in read(path, bad_lines, several_positives):
-        advice = "; `several_positives` allows several true responses in a group"
+        problem, true = "", sum(group.labels)
         if len(set(group.labels)) < 2:
             problem = "expected candidates with label 1 and with label 0, found only one of them"
-            bad_lines.report(path, number, problem + advice * (not several_positives))
-        elif sum(group.labels) > 1 and not several_positives:
-            problem = f"expected one candidate with label 1, found {sum(group.labels)}"
-            bad_lines.report(path, number, problem + advice)
-        elif group.id in known:
-            bad_lines.report(path, number, f"the id {group.id!r} is another group's")
+        elif true > 1 and not several_positives:
+            problem = f"expected one candidate with label 1, found {true}"
+        if problem and not several_positives:
+            problem += "; `several_positives` allows several true responses in a group"
+        if not problem and group.id in known:
+            problem = f"the id {group.id!r} is another group's"
+        if problem:
+            bad_lines.report(path, number, problem)
         else:
             known.add(group.id)
             yield number, group
@@ -96,9 +93,7 @@ def read_given_sessions(
     read: GroupReader, path: pathlib.Path, bad_lines: BadLines
 ) -> Iterator[tuple[str, list[Utterance], GivenCandidates]]:
     """Yields a session for each group: the context, the true response, and the group's negatives.
-
-    Where the file does not name the dialogues of its groups, they are those that `merge_windows`
-    finds, so that windows of one dialogue are not torn apart.
+    Dialogues that the file does not name are those that `merge_windows` finds.
     """
     groups = check_groups(read, path, bad_lines.again())
     unnamed = ((line, group.window) for line, group in groups if group.id == _name(path, line))
@@ -114,7 +109,7 @@ def _name(path: pathlib.Path, line: int) -> str:
 
 
 def _drop_blank(context: list[Utterance], response: str) -> tuple[Utterance, ...]:
-    """The turns of a context with something to read; ValueError if a text or all are without."""
+    """The turns of a context with something to read; ValueError if none or no response has."""
     kept = tuple(turn for turn in context if not is_blank(turn.text))
     if not kept or is_blank(response):
         raise ValueError(f"the {'response' if kept else 'context'} is empty")
@@ -147,16 +142,12 @@ def read_groups_jsonl(
 
 @dataclasses.dataclass(frozen=True)
 class CandidateLines:
-    """Readers of files with one candidate a line.
+    """Readers of files with one candidate a line."""
 
-    Attributes:
-        parse: makes turns of a line's texts, the response last.
-        name_afterwards: whether speakers are named only after windows have been merged, a and b in
-            turn. If either may give a window's response, speakers named by their distance from it
-            would be different ones for the same turn in two windows.
-    """
-
-    parse: Callable[[list[str]], list[Utterance]]
+    parse: Callable[[list[str]], list[Utterance]]  # makes turns of texts, the response last
+    # Whether speakers are named only after windows have been merged, a and b in turn. If either may
+    # give a window's response, speakers named by their distance from it would be different ones for
+    # the same turn in two windows.
     name_afterwards: bool = False
 
     def _read(
@@ -231,8 +222,7 @@ def _parse_ubuntu(texts: list[str]) -> list[Utterance]:
     """The turns of a line, whose speakers alternate, and the response is b's.
 
     Texts may have the tags __eou__ (end of utterance) and __eot__ (end of turn). If a context has
-    an __eot__, its turns end only there, so that the utterances of a turn become one text;
-    otherwise each field is a turn. The tags are removed.
+    an __eot__, its turns end only there; otherwise each field is a turn. The tags are removed.
     """
     *fields, response = texts
     if any(map(_TURN_END.search, fields)):
@@ -250,8 +240,6 @@ UBUNTU = CandidateLines(_parse_ubuntu, name_afterwards=True)
 
 # Windows: a line has the turns around a response. As sessions of their own, lines of one dialogue
 # would count turns twice, and become negatives of each other.
-
-Turns = tuple[int, ...]
 
 # A window that begins with the last turns of another continues it, if they share at least this many
 # turns and characters; less may be greetings and thanks, which all dialogues share.
@@ -271,7 +259,7 @@ def merge_windows(
     """
     known: dict[tuple[str, str], int] = {}
     numbers: list[int] = []
-    coded: list[Turns] = []  # the windows, each turn as an index into the distinct ones
+    coded: list[tuple[int, ...]] = []  # the windows, each turn as an index into the distinct ones
     for number, turns in windows:
         numbers.append(number)
         coded.append(tuple(known.setdefault(turn[:2], len(known)) for turn in turns))
@@ -298,9 +286,9 @@ def merge_windows(
         yield own, [utterances[turn] for window, shared in chain for turn in coded[window][shared:]]
 
 
-def _find_containers(windows: Sequence[Turns]) -> dict[int, int]:
+def _find_containers(windows: Sequence[tuple[int, ...]]) -> dict[int, int]:
     """Maps each window that is inside another to it, or to the first of several equal ones."""
-    first: dict[Turns, int] = {}
+    first: dict[tuple[int, ...], int] = {}
     containers = {}
     for number, turns in enumerate(windows):
         if first.setdefault(turns, number) != number:
@@ -316,12 +304,10 @@ def _find_containers(windows: Sequence[Turns]) -> dict[int, int]:
 
 
 def _find_followers(
-    windows: Sequence[Turns], kept: Sequence[int], characters: Sequence[int]
+    windows: Sequence[tuple[int, ...]], kept: Sequence[int], characters: Sequence[int]
 ) -> dict[int, tuple[int, int]]:
-    """Finds the window that continues each one, and how many turns they share; of those `kept`,
-    which are in no other, given the length of each distinct turn in characters.
-
-    Each window has at most one follower and follows at most one. Longer overlaps are matched first;
+    """Finds the window that continues each of those `kept`, at most one, and how many turns they
+    share, given the length of each distinct turn in characters. Longer overlaps are matched first;
     among equal ones, the first in the file.
     """
     follower: dict[int, tuple[int, int]] = {}
@@ -331,7 +317,7 @@ def _find_followers(
     longest = max((len(windows[window]) for window in kept), default=0)
     for size in range(longest - 1, _JOINING_TURNS - 1, -1):
         longer = [window for window in kept if len(windows[window]) > size]
-        beginnings: dict[Turns, list[int]] = collections.defaultdict(list)
+        beginnings: dict[tuple[int, ...], list[int]] = collections.defaultdict(list)
         for window in longer:
             if window not in taken:
                 beginnings[windows[window][:size]].append(window)

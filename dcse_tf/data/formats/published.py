@@ -1,13 +1,14 @@
 """Readers of published corpora, a function each, and of plain lines of session, role and text.
 
-A reader takes a path and a `BadLines`, and yields (session id, utterances in order).
+A reader takes a path and a `BadLines`, and yields (session id, utterances in order). Its
+docstring's first paragraph is the help of its format.
 """
 
 import itertools
 import operator
 import pathlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dcse_tf.data.dialogue import Utterance
@@ -59,16 +60,19 @@ def _read_session_lines(
         yield session_id, [utterance for _, utterance in members]
 
 
+def _require(fields: Sequence[str], holds: bool, expected: str) -> None:
+    """Raises ValueError unless the fields of a line are what was expected."""
+    if not holds:
+        raise ValueError(f"expected {expected}, tab-separated; found {len(fields)} field(s)")
+
+
 def read_session_tsv(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
-    """Reads `{session_id}\\t{role}\\t{text}` lines; quotes around a whole field are removed."""
+    """session_id, role and text, tab-separated, the lines of a session together, quotes or not."""
 
     def parse(line: str) -> tuple[str, Utterance]:
         fields = [unquote(field).strip() for field in line.split("\t")]
-        if len(fields) != 3 or not fields[0]:
-            raise ValueError(
-                f"expected session_id<TAB>role<TAB>text (`format`=session_tsv), found "
-                f"{len(fields)} field(s)"
-            )
+        names = "session_id, role and text (`format`=session_tsv)"
+        _require(fields, len(fields) == 3 and bool(fields[0]), names)
         return fields[0], Utterance(fields[1], fields[2])
 
     return _read_session_lines(path, bad_lines, parse)
@@ -76,7 +80,6 @@ def read_session_tsv(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
 
 # The paper's corpora
 
-_JDDC_FIELDS = 7
 _SENDERS = {"0": "customer", "1": "agent"}
 _NOTHING = {"nan", "null", "none"}
 # "[数字x]" replaces a number that the publisher removed. The brackets and the x are not language
@@ -100,7 +103,7 @@ _OPENING = re.compile(
 
 
 def read_jddc(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
-    """Reads JDDC, the JD customer service corpus: a message a line, in 7 tab-separated fields.
+    """chat.txt of JDDC, the JD customer service corpus: 7 fields.
 
     The fields are session, user, waiter_send (1 = agent), transferred, repeat, sku and text.
     Placeholders become the word inside ("[数字x]": "数字"). Emoticon codes, and the marks between
@@ -109,13 +112,10 @@ def read_jddc(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
     """
 
     def parse(line: str) -> tuple[str, Utterance]:
-        fields = line.split("\t", _JDDC_FIELDS - 1)  # a tab inside the text is part of it
+        fields = line.split("\t", 6)  # a tab inside the text is part of it
         session_id, sender = fields[0].strip(), fields[2].strip() if len(fields) > 2 else ""
-        if len(fields) != _JDDC_FIELDS or sender not in _SENDERS or not session_id:
-            raise ValueError(
-                "expected session, user, 0 or 1 (agent), transferred, repeat, sku, text, "
-                f"tab-separated; found {len(fields)} field(s)"
-            )
+        names = "session, user, 0 or 1 (agent), transferred, repeat, sku, text"
+        _require(fields, len(fields) == 7 and sender in _SENDERS and bool(session_id), names)
         text = fields[6].strip()
         text = "" if text.lower() in _NOTHING else text
         return session_id, Utterance(_SENDERS[sender], text)
@@ -135,7 +135,7 @@ _ACT = re.compile("[a-z][a-z_ ]*", re.IGNORECASE)
 
 
 def read_mdc(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
-    """Reads the Microsoft Dialogue Corpus: `{movie,restaurant,taxi}_all.tsv`, with a header.
+    """{movie,restaurant,taxi}_all.tsv of the Microsoft Dialogue Corpus, with a header.
 
     The columns are session.ID, Message.ID, Message.Timestamp, Message.From (user or agent),
     Message.Text, and one or more dialogue acts, whose name before the bracket is an intent.
@@ -147,11 +147,8 @@ def read_mdc(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
     def parse(line: str) -> tuple[str, Utterance]:
         fields = [unquote(field).strip() for field in line.split("\t")]
         role = fields[3].lower() if len(fields) > 4 else ""
-        if not fields[0] or role not in ("user", "agent"):
-            raise ValueError(
-                "expected session.ID, Message.ID, Message.Timestamp, user or agent, Message.Text, "
-                f"acts, tab-separated; found {len(fields)} field(s)"
-            )
+        expected = "session.ID, Message.ID, Message.Timestamp, user or agent, Message.Text, acts"
+        _require(fields, bool(fields[0]) and role in ("user", "agent"), expected)
         names = (field.partition("(")[0].rstrip() for field in fields[5:])
         intents = dict.fromkeys(name.lower() for name in names if _ACT.fullmatch(name))
         return f"{domain}-{fields[0]}", Utterance(role, fields[4], tuple(intents))
@@ -160,7 +157,7 @@ def read_mdc(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
 
 
 def read_dialoguecse(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
-    """Reads the training rows of DialogueCSE's authors (`train_data.txt`).
+    """train_data.txt of DialogueCSE's authors.
 
     Six tab-separated fields: turns before the response, joined by "|"; turns after it, likewise;
     the roles as "before-response-after", each a list of 0 or 1 joined by "|"; a constant; candidate
@@ -170,11 +167,8 @@ def read_dialoguecse(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
 
     def parse(number: int, line: str) -> tuple[int, list[Utterance]]:
         fields = line.split("\t")
-        if len(fields) != 6:
-            raise ValueError(
-                "expected turns before, turns after, roles, a constant, responses, labels, "
-                f"tab-separated; found {len(fields)} field(s)"
-            )
+        names = "turns before, turns after, roles, a constant, responses, labels"
+        _require(fields, len(fields) == 6, names)
         before, after, roles, _, responses, labels = fields
         if labels.split("|")[0].strip() != "1":
             raise ValueError("expected the true response first: label 1")
@@ -201,10 +195,10 @@ def _split(text: str) -> list[str]:
 
 
 def read_chitchat(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
-    """Reads `dataset.json` of the PyPI package `chitchat-dataset` (MIT), with senders as roles.
+    """dataset.json of the PyPI package chitchat-dataset (MIT).
 
-    The file maps ids to `{"messages": [[{"text", "sender", ...}, ...], ...]}`; each inner list has
-    the messages of one turn.
+    It maps ids to `{"messages": [[{"text", "sender", ...}, ...], ...]}`; each inner list has the
+    messages of one turn, whose role is the sender.
     """
 
     def parse(number: int, member: tuple[str, Any]) -> tuple[str, list[Utterance]]:
@@ -222,7 +216,7 @@ def read_chitchat(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
 
 
 def read_sgd(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
-    """Reads Schema-Guided Dialogue (Rastogi et al. 2020): `dialogues_*.json`, each one JSON array.
+    """dialogues_*.json of Schema-Guided Dialogue (Rastogi et al. 2020), each one JSON array.
 
     The intents of a turn are those that it states with the act INFORM_INTENT. "active_intent",
     which persists until another intent is stated, is not used: it would label "yes, that's right"

@@ -10,9 +10,9 @@ from keras import ops
 
 from dcse_tf.bert import bert
 from dcse_tf.bert.bert import initialize_weights
-from dcse_tf.data import dialogue_tasks
+from dcse_tf.data import dialogue_step
 from dcse_tf.data.dialogue_step import DialogueStep, Segments
-from dcse_tf.data.masking import MaskingRule, mask_tokens
+from dcse_tf.data.responses import MaskingRule, mask_tokens
 from dcse_tf.data.table import ROWS, Rows
 from dcse_tf.reading.cross_encoder import Reader, TurnScores, build_pair_head, predict_tokens
 from dcse_tf.tasks.objective import Encoded
@@ -68,7 +68,7 @@ class Match(Term):
         return 1
 
     def draw(self, step: DialogueStep) -> Segments:
-        return dialogue_tasks.draw_matching(step, self.setup.options.negatives)
+        return dialogue_step.draw_matching(step, self.setup.options.negatives)
 
     def compute(self, encoded: Encoded, rows: KerasTensors) -> KerasTensors:
         logits, labels = self.head(encoded.take_vectors(rows["text"])), rows["labels"]
@@ -82,7 +82,7 @@ class NextSession(Match):
     name, number = "next_session", 1
 
     def draw(self, step: DialogueStep) -> Segments:
-        return dialogue_tasks.draw_next_session(step)
+        return dialogue_step.draw_next_session(step)
 
 
 class Consistency(Match):
@@ -94,7 +94,7 @@ class Consistency(Match):
     name, number = "consistency", 2
 
     def draw(self, step: DialogueStep) -> Segments:
-        return dialogue_tasks.draw_consistency(step)
+        return dialogue_step.draw_consistency(step)
 
     def compute(self, encoded: Encoded, rows: KerasTensors) -> KerasTensors:
         logits = self.head(encoded.take_vectors(rows["text"]))
@@ -119,7 +119,7 @@ class Incoherence(Term):
         initialize_weights(self.head.trainable_variables, options.seed + 14)
 
     def draw(self, step: DialogueStep) -> Segments:
-        return dialogue_tasks.draw_incoherence(step)
+        return dialogue_step.draw_incoherence(step)
 
     def compute(self, encoded: Encoded, rows: KerasTensors) -> KerasTensors:
         tokens = ops.take(encoded.tokens, rows["places"], axis=0)
@@ -143,7 +143,7 @@ class Restore(MaskedLm):
             bert.shrink_logits(self.head, reader.dim**-0.5)
 
     def draw(self, step: Any) -> Segments:
-        return dialogue_tasks.draw_restoration(step, self.setup.vocabulary.mask_id)
+        return dialogue_step.draw_restoration(step, self.setup.vocabulary.mask_id)
 
 
 AUXILIARY: tuple[type[Term], ...] = (NextSession, Restore, Incoherence, Consistency)
@@ -158,11 +158,11 @@ class SegmentPairs(Match):
 
     @property
     def _classes(self) -> int:
-        return dialogue_tasks.PAIRS[self.setup.options.pairs]
+        return dialogue_step.PAIRS[self.setup.options.pairs]
 
     def draw(self, step: DialogueStep) -> Segments:
         rule = _make_masking_rule(self.setup)
-        return dialogue_tasks.draw_pairs(step, self.setup.options.pairs, rule)
+        return dialogue_step.draw_pairs(step, self.setup.options.pairs, rule)
 
     def compute(self, encoded: Encoded, rows: KerasTensors) -> KerasTensors:
         return _choose(self.head(encoded.take_vectors(rows["text"])), rows["labels"])

@@ -3,8 +3,7 @@
 import tensorflow as tf
 from keras import ops
 
-from dcse_tf.data.masking import garble
-from dcse_tf.data.responses import ResponseStep, draw_candidates
+from dcse_tf.data.responses import ResponseStep, draw_candidates, garble
 from dcse_tf.data.table import GARBLED, Rows, Step
 from dcse_tf.matching.equations import masked_mean, unit
 from dcse_tf.matching.heads import ContextPrediction

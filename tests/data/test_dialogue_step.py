@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from drawn_dialogues import RULE, batch_samples, change, collect, read, session
 
-from dcse_tf.data import dialogue_tasks as tasks
+from dcse_tf.data import dialogue_step as tasks
 from dcse_tf.data.dialogue_step import DialogueSource, DialogueStep, draw_dialogue
 from dcse_tf.tasks.objective import score_best_rule
 
