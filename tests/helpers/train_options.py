@@ -42,5 +42,5 @@ def write_untrained(folder, **values):
 
     training = build_training(make_options(run_dir="unused", **values))
     folder.mkdir(parents=True)
-    training.options.write_encoder(training.objective, folder)
+    training.setup.options.write_encoder(training, folder)
     return training
