@@ -57,11 +57,8 @@ class Directions:
 
 def measure_directions(embeddings: np.ndarray) -> Directions:
     """Singular value decomposition of the covariance (divisor n - 1) of embeddings, float
-    `[sentences, dim]`, in float64; n sentences vary in at most n - 1 directions.
-
-    Raises:
-        InputError: there are fewer than two sentences, all have one embedding, or a value is not
-            finite.
+    `[sentences, dim]`, in float64; n sentences vary in at most n - 1 directions. Raises InputError
+    if there are fewer than two sentences, all have one embedding, or a value is not finite.
     """
     count, dim = embeddings.shape
     if count < 2:

@@ -89,10 +89,8 @@ def read_word_vectors(
 
     `.npz` is one NumPy array, with the row of each word in `index`, a JSON file; `.json` and
     `.json.gz` are {word: [numbers]}; `.bin` and `.bin.gz` are word2vec's binary format. Any other
-    file is in word2vec's text format, or in GloVe's, which lacks its line of counts.
-
-    Raises:
-        InputError: the file is not in that format.
+    file is in word2vec's text format, or in GloVe's, which lacks its line of counts. Raises
+    InputError if the file is not in that format.
     """
     if index:
         try:

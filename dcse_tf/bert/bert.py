@@ -152,10 +152,8 @@ def load_backbone(
     vocabulary: Vocabulary | None = None,
 ) -> keras_hub.models.BertBackbone:
     """Loads a BERT with the weights of a checkpoint folder; see `build_backbone`. Entries that a
-    given vocabulary has beyond the checkpoint's start as copies of [SEP]'s.
-
-    Raises:
-        InputError: the folder does not hold a complete BERT.
+    given vocabulary has beyond the checkpoint's start as copies of [SEP]'s. Raises InputError if
+    the folder does not hold a complete BERT.
     """
     config = read_config(folder)
     tensors = bert_weights.read_bert_tensors(folder, config)
@@ -239,18 +237,14 @@ def run_layers(
     segment_ids: keras.KerasTensor | None = None,
     added: keras.KerasTensor | None = None,
 ) -> keras.KerasTensor:
-    """Runs a BERT, without its pooler, on tokens with a given attention mask.
+    """Runs a BERT, without its pooler, on rows of tokens, to float `[rows, tokens, dim]`.
 
     Args:
-        backbone: the BERT.
-        token_ids: int32 `[rows, tokens]`.
+        backbone, token_ids: the BERT, and int32 `[rows, tokens]`.
         attention_mask: bool `[rows, tokens or 1, tokens]`, True where a token attends to another.
         positions: int32 `[rows, tokens]`; None for positions counted along the row.
         segment_ids: int32 `[rows, tokens]`, 0 or 1; None for all 0.
         added: float `[rows, tokens, dim]`, added to the embeddings before the layer norm.
-
-    Returns:
-        float `[rows, tokens, dim]`.
     """
     tokens = backbone.token_embedding(token_ids)
     places = backbone.position_embedding(tokens, positions=positions)
@@ -269,11 +263,9 @@ def run_layers(
 def build_bert_encoder(
     backbone: keras_hub.models.BertBackbone, centering: TokenCentering | None = None
 ) -> keras.Model:
-    """The encoder of equations 1 and 2, with its token embeddings centred if asked for.
-
-    Returns:
-        A functional model from token_ids int32 `[utterances, tokens]` and padding_mask bool
-        `[utterances, tokens]` (True = real token) to float `[utterances, tokens, dim]`.
+    """The encoder of equations 1 and 2, its token embeddings centred if asked for: a functional
+    model from token_ids int32 `[utterances, tokens]` and padding_mask bool `[utterances, tokens]`
+    (True = real token) to float `[utterances, tokens, dim]`.
     """
     token_ids = keras.Input(shape=(None,), dtype="int32", name="token_ids")
     padding_mask = keras.Input(shape=(None,), dtype="bool", name="padding_mask")

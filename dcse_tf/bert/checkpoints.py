@@ -48,10 +48,8 @@ def resolve_checkpoint(name: str, flag: str, weights: bool = True) -> pathlib.Pa
 
     A name is one of: a folder with config.json, a vocabulary (see `read_vocabulary` of
     `dcse_tf.bert.tokenizer`) and safetensors; a sentence-transformers folder; a run directory;
-    package:NAME, an installed Python package with such a folder inside; a name on the hub.
-
-    Raises:
-        InputError: there is no checkpoint, or the hub cannot be reached.
+    package:NAME, an installed Python package with such a folder inside; a name on the hub. Raises
+    InputError if there is no checkpoint, or the hub cannot be reached.
     """
     marks = ("config.json",) if weights else VOCABULARY_FILES
     if name.startswith("package:"):

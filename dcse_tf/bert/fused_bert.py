@@ -22,11 +22,9 @@ class FusedBert(tf.Module):
     and value are one product. With bfloat16, matrix products, attention and GELU are computed in
     bfloat16; residuals, layer norms and the output stay float32.
 
-    Args:
-        tensors, config: see `read_bert_tensors`; for `score` with `head_shapes`.
-        compute_dtype: "float32" or "bfloat16".
-        hold: makes a weight from an array and a dtype; a constant by default, or variables if a
-            SavedModel is to be written.
+    For `tensors` and `config` see `read_bert_tensors`, for those that `score` needs `head_shapes`.
+    `hold` makes a weight from an array and a dtype: a constant by default, or variables if a
+    SavedModel is to be written.
     """
 
     def __init__(

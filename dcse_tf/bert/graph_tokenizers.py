@@ -58,10 +58,8 @@ class Tokenizer(tf.Module):
         ).get_concrete_function()
 
 
-# What a vocabulary splits with, and a function from strings `[texts]` to token ids, int32 `[texts,
-# (tokens)]`, without [CLS] and [SEP].
+# What splits, and its function from strings `[texts]` to token ids, int32 `[texts, (tokens)]`.
 _Splitter = tuple[Any, Callable[[tf.Tensor], tf.RaggedTensor]]
-
 # All characters of Unicode's category C ("other": control, format, private use) except white space,
 # and the replacement character.
 _REMOVED = r"[\x{FFFD}]|[^\P{C}\t\n\r]"

@@ -69,13 +69,8 @@ def first_fit_decreasing(
 
 
 def lay_out(token_ids: tf.Tensor, layout: Layout, marks: Tensors | None = None) -> Tensors:
-    """Lays out a table.
-
-    Args:
-        token_ids: int32 `[utterances, tokens]`, zero-padded, without empty rows.
-        layout: see `Layout`.
-        marks: further int32 tables of that shape by name, such as the segment of each token, laid
-            out in the same way.
+    """Lays out a table, int32 `[utterances, tokens]`, zero-padded, without empty rows; and further
+    int32 tables of that shape by name, such as the segment of each token, in the same way.
 
     Returns:
         padding_mask: bool `[utterances, tokens]`, True = real token.

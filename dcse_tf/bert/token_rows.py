@@ -12,15 +12,10 @@ from dcse_tf.bert.vocabulary import END_OF_TURN, Vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class TokenRows:
-    """Rows of token ids of different lengths. Like an array, `rows[numbers]` selects rows.
+    """Rows of token ids of different lengths. Like an array, `rows[numbers]` selects rows."""
 
-    Attributes:
-        values: the ids of all rows, int32 `[tokens]`.
-        splits: where each row begins, and where the last one ends, int `[rows + 1]`.
-    """
-
-    values: np.ndarray
-    splits: np.ndarray
+    values: np.ndarray  # the ids of all rows, int32 [tokens]
+    splits: np.ndarray  # where each row begins, and where the last one ends, int [rows + 1]
 
     @property
     def lengths(self) -> np.ndarray:

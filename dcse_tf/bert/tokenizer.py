@@ -53,10 +53,8 @@ _PROBES = (
 
 def read_vocabulary(folder: pathlib.Path) -> Vocabulary:
     """Reads a folder's vocabulary, from the first of vocab.txt, tokenizer.json,
-    sentencepiece.bpe.model and vocab.json that exists, and its prefix (`read_prefix`).
-
-    Raises:
-        InputError: there is no such file, or the tokenizer is invalid or not supported.
+    sentencepiece.bpe.model and vocab.json that exists, and its prefix (`read_prefix`). Raises
+    InputError if there is no such file, or the tokenizer is invalid or not supported.
     """
     path = next(filter(pathlib.Path.is_file, (folder / name for name in VOCABULARY_FILES)), None)
     if path is None:

@@ -55,15 +55,11 @@ class Vocabulary(abc.ABC):
     The first entry is the padding, so that 0 marks padding in tables of tokens. If a checkpoint has
     another entry first, the two are swapped when it is read, see
     `dcse_tf.bert.weights.read_tensors`.
-
-    Attributes:
-        tokens: the entries; a token's id is its index.
-        lowercase: whether text is lower-cased before it is tokenised.
-        prefix: text put before every text, such as "query: " for E5.
     """
 
-    tokens: tuple[str, ...]
-    lowercase: bool
+    tokens: tuple[str, ...]  # a token's id is its index
+    lowercase: bool  # whether text is lower-cased before it is tokenised
+    # Text put before every text, such as "query: " for E5.
     prefix: str = dataclasses.field(default="", kw_only=True)
     special: ClassVar[SpecialTokens]
 

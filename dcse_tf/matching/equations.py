@@ -137,11 +137,8 @@ class TurnAggregation(keras.layers.Layer):
     sums the weighted turns (equation 5, I1).
 
     The paper averages matrices over turns and pools the result. Since utterances differ in length,
-    each turn is pooled over its own real tokens first, so that all turns have equal weight.
-
-    Args:
-        attention: the `TurnAttention` that gives the weights, already built, possibly shared with
-            other layers; None for the mean.
+    each turn is pooled over its own real tokens first, so that all turns have equal weight. The
+    `TurnAttention` is already built, possibly shared with other layers; None for the mean.
     """
 
     def __init__(self, attention=None, **kwargs):

@@ -25,11 +25,9 @@ from dcse_tf.matching.equations import masked_mean, unit
 class ProjectionHead(keras.layers.Layer):
     """Two dense layers; the first is as wide as the embeddings and has a ReLU.
 
-    Args:
-        units: width of the output.
-        rate: the head's learning rate as a multiple of the optimizer's. The stored weights are the
-            effective ones divided by `rate`. So an optimizer whose steps do not depend on the
-            gradient's size, such as Adam, changes the effective weights `rate` times as fast.
+    `rate` is the head's learning rate as a multiple of the optimizer's. The stored weights are the
+    effective ones divided by it. So an optimizer whose steps do not depend on the gradient's size,
+    such as Adam, changes the effective weights `rate` times as fast.
     """
 
     def __init__(self, units, rate=1.0, **kwargs):
@@ -64,13 +62,10 @@ def build_heads(dim: int, units: int, rate: float, seed: int) -> list[Projection
 
 
 class ContextPrediction(keras.layers.Layer):
-    """1 - cosine of the predicted and the actual embeddings of the turns around an utterance.
+    """1 - cosine of the predicted and the actual embeddings of the turns around an utterance: those
+    of `slots`, counted from 0, each with a head of its own; for `rate` see `ProjectionHead`.
 
     Under mixed precision, give it dtype="float32".
-
-    Args:
-        slots: the slots of a context to predict, counted from 0; each has a head of its own.
-        rate: the heads' learning rate as a multiple of the optimizer's, see `ProjectionHead`.
     """
 
     def __init__(self, slots: Sequence[int], rate=1.0, **kwargs):

@@ -89,13 +89,9 @@ def build_pair_similarity(
     heads: Sequence[ProjectionHead] = (),
     first_dims: int = 0,
 ) -> keras.layers.Layer:
-    """The layer of a similarity, see `GramSimilarity` for its inputs and its output.
-
-    Args:
-        kind: "matching", "cosine" or "projected", the cosine behind projection heads.
-        attention: matching: weights the turns (I1); None for their mean (I2).
-        heads: projected: those of contexts and of responses.
-        first_dims: cosine: see `MeanCosineSimilarity`; 0 for all.
+    """The layer of a similarity, see `GramSimilarity` for its inputs and its output: "matching",
+    with an attention (I1) or the mean of the turns (I2); "cosine", of the first dimensions or with
+    0 of all; or "projected", the cosine behind the heads of contexts and of responses.
     """
     if kind == "matching":
         return GramSimilarity(attention, dtype="float32", name="similarity")
@@ -110,11 +106,8 @@ class PairScore(keras.layers.Layer):
 
     The first layer, as wide as the embeddings and with a ReLU, is linear in its three inputs before
     the ReLU. So W_u u and W_v v are computed once for each sentence, and only |u - v| for each
-    pair.
-
-    Args:
-        by_row: whether to compute the pairs of one context at a time, and again for the gradient:
-            memory then grows as candidates x dim instead of batch x candidates x dim.
+    pair. `by_row` computes the pairs of one context at a time, and again for the gradient: memory
+    then grows as candidates x dim instead of batch x candidates x dim.
     """
 
     def __init__(self, by_row=False, **kwargs):

@@ -94,8 +94,6 @@ class _LSTMMatcher(keras.layers.Layer):
         tokens: float32 `[rows, tokens, tokens_dim]`, zero at padding.
     """
 
-    architecture = ""
-
     def __init__(self, vocabulary_size, embedding_dim, hidden_dim, dropout, seed=0, **kwargs):
         super().__init__(**kwargs)
         self.vocabulary_size = vocabulary_size
@@ -132,7 +130,8 @@ class _LSTMMatcher(keras.layers.Layer):
 
     def settings(self):
         """`build_matcher`'s arguments except the seed, as a dict for a JSON file."""
-        return {name: getattr(self, name) for name in LEAST_OF_MATCHER}
+        sizes = {name: getattr(self, name) for name in LEAST_OF_MATCHER if name != "architecture"}
+        return {"architecture": self.name, **sizes}
 
 
 class DualLSTM(_LSTMMatcher):
@@ -144,14 +143,11 @@ class DualLSTM(_LSTMMatcher):
     paper's score with the matrix M diag(w). Without a second segment, r and "pair" are zero.
 
     "tokens" are the LSTM's outputs, so a token's vector depends on what precedes it in its segment.
-
     M starts as the identity, as in the authors' code; unlike theirs, the LSTM has no peepholes.
 
     The arguments are those of `build_matcher`; the seed is that of the dropout on the token vectors
     (the paper has none), unless a trainer sets its state.
     """
-
-    architecture = "dual_lstm"
 
     def __init__(self, *sizes, **kwargs):
         super().__init__(*sizes, **kwargs)
@@ -198,8 +194,6 @@ class ESIM(_LSTMMatcher):
     The arguments are those of `build_matcher`. The hidden width is that of each direction's state
     and of the ReLU layer; dropout is on the token vectors, after the ReLU and on "pair".
     """
-
-    architecture = "esim"
 
     def __init__(self, *sizes, **kwargs):
         super().__init__(*sizes, **kwargs)
@@ -288,10 +282,8 @@ def build_matcher(
 
     The default sizes, of the token vectors and of an LSTM's state, are those of both papers' code
     (github.com/npow/ubottu and github.com/alibaba/esim-response-selection); the text of Lowe et al.
-    has 200 hidden units. That code has no dropout in DualLSTM and drops half in ESIM.
-
-    Raises:
-        InputError: the architecture is unknown.
+    has 200 hidden units. That code has no dropout in DualLSTM and drops half in ESIM. Raises
+    InputError if the architecture is unknown.
     """
     if architecture not in _ARCHITECTURES:
         known = " or ".join(_ARCHITECTURES)

@@ -24,20 +24,14 @@ LEAST_OF_MATCHER: dict[str, Any] = {
 
 @dataclasses.dataclass(frozen=True)
 class RerankerSettings:
-    """A re-ranker's settings beyond its BERT's configuration and weights.
+    """A re-ranker's settings beyond its BERT's configuration and weights."""
 
-    Attributes:
-        architecture: "bert", a cross-encoder that reads context and response as one sequence;
-            "dual_lstm" or "esim", see `dcse_tf.reading.matchers`.
-        first_tokens, second_tokens: the largest number of tokens in the context and in the
-            response, see `PairRule`.
-        speakers: whether it has speaker embeddings (Gu et al. 2020, SA-BERT).
-    """
-
+    # "bert", a cross-encoder that reads context and response as one sequence; "dual_lstm" or
+    # "esim", see `dcse_tf.reading.matchers`.
     architecture: str = "bert"
-    first_tokens: int = 448
-    second_tokens: int = 64
-    speakers: bool = False
+    first_tokens: int = 448  # at most in the context, see `PairRule`
+    second_tokens: int = 64  # at most in the response
+    speakers: bool = False  # whether it has speaker embeddings (Gu et al. 2020, SA-BERT)
 
 
 def is_reranker(folder: pathlib.Path) -> bool:
