@@ -33,16 +33,9 @@ ROOT = pathlib.Path(__file__).parent.parent.parent
 _LONGEST_WAIT = 1.5  # seconds after the first checkpoint of a start
 # How a job ends that is killed, or that has lost a worker.
 _KILLED = (-signal.SIGKILL, EXIT_STATUS)
-SETTINGS = [
-    *("--encoder_size=tiny", "--deterministic", "--global_batch_size=8", "--negatives=3"),
-    *(
-        "--learning_rate=0.003",
-        "--log_every=1",
-        "--save_every=1",
-        "--eval_every=7",
-        "--dev_samples=10",
-    ),
-]
+SETTINGS = ["--encoder_size=tiny", "--deterministic", "--global_batch_size=8", "--negatives=3"]
+SETTINGS += ["--learning_rate=0.003", "--log_every=1", "--save_every=1", "--eval_every=7"]
+SETTINGS += ["--dev_samples=10"]
 
 
 @dataclasses.dataclass
@@ -62,9 +55,18 @@ class Report:
     equal: bool = False
 
 
+# For a few small steps, optimizing a graph costs more than running it.
+_PROGRAM = """
+import tensorflow as tf
+tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+from dcse_tf.cli.commands import main
+main()
+"""
+
+
 def start(job: str, *flags: str, **environment: str) -> subprocess.Popen:
     """Starts a job, with further variables in its environment."""
-    command = [sys.executable, "-m", "dcse_tf.cli", job, *flags]
+    command = [sys.executable, "-c", _PROGRAM, job, *flags]
     return subprocess.Popen(
         command,
         cwd=ROOT,
