@@ -96,8 +96,9 @@ def test_the_records_are_those_of_one_machine(session, model, tmp_path):
     assert _read(tmp_path / "many") == (files, manifest)
 
 
-def test_rows_of_tables_in_any_order_are_gathered(session, model, tmp_path):
+def test_rows_of_tables_in_any_order_are_gathered(session, model, tmp_path, monkeypatch):
     """Shuffled over files of two kinds and a table, they have the records of a table in order."""
+    monkeypatch.setattr("dcse_tf.spark.cluster._FILES", 5)  # each is a task, and another to read it
     rows = [
         {"id": dialogue["session_id"], "at": at, **turn}
         for dialogue in make_dialogues(40)
