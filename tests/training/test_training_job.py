@@ -4,6 +4,8 @@ A step takes all sessions of a small corpus, every turn as a response, all negat
 batch is known without any draw, and its loss follows from the texts and the checkpoint.
 """
 
+import functools
+
 import numpy as np
 import pytest
 import reference
@@ -18,6 +20,7 @@ from dcse_tf.errors import InputError
 from dcse_tf.input_files import read_json_object
 from dcse_tf.options import OptionError
 from dcse_tf.training import train as job
+from dcse_tf.training.build import build_training
 from dcse_tf.training.train import train
 
 pytestmark = pytest.mark.slow
@@ -38,26 +41,20 @@ def corpus(tmp_path_factory):
     return folder
 
 
+def describe(corpus, run_dir, **changes):
+    """The settings of a training on the corpus."""
+    return {
+        "data_dir": str(corpus / "data"), "encoder": str(corpus / "vocab"),
+        "run_dir": str(run_dir), "steps": 1, "global_batch_size": len(TURNS),
+        "batch_form": "dense", "negatives": 0, "context_turns": 2, "learning_rate": 1e-3,
+        "warmup_steps": 2, "dropout": 0.0, "freeze_layers": 0, "freeze_embeddings": False,
+        "log_every": 1, "dev_samples": 0, **changes,
+    }  # fmt: skip
+
+
 def run(corpus, run_dir, **changes):
     """Trains; the scalars of every step by their names, each a list."""
-    settings = {
-        "data_dir": str(corpus / "data"),
-        "encoder": str(corpus / "vocab"),
-        "run_dir": str(run_dir),
-        "steps": 1,
-        "global_batch_size": len(TURNS),
-        "batch_form": "dense",
-        "negatives": 0,
-        "context_turns": 2,
-        "learning_rate": 1e-3,
-        "warmup_steps": 2,
-        "dropout": 0.0,
-        "freeze_layers": 0,
-        "freeze_embeddings": False,
-        "log_every": 1,
-        "dev_samples": 0,
-    }
-    train(make_options(**{**settings, **changes}))
+    train(make_options(**describe(corpus, run_dir, **changes)))
     events = EventAccumulator(str(run_dir / "tensorboard"), size_guidance={"tensors": 0}).Reload()
     return {
         tag.removeprefix("train/"): [
@@ -93,14 +90,35 @@ def expected_losses(folder, temperature):
     return [float(np.mean(found)) for found in losses.values()]
 
 
-@pytest.mark.parametrize(
-    ("cosine_weight", "layout"), [(0.0, "padded"), (0.8, "packed"), (1.0, "packed")]
-)
-def test_the_loss_is_that_of_the_settings(corpus, tmp_path, cosine_weight, layout):
-    scalars = run(corpus, tmp_path, cosine_weight=cosine_weight, temperature=0.2, layout=layout)
+RUNS = {
+    "matching": {"cosine_weight": 0.0, "layout": "padded"},
+    "both": {"cosine_weight": 0.8, "layout": "packed"},
+    "cosine": {"cosine_weight": 1.0, "layout": "packed"},
+}
+RUNS["matching"] |= {"steps": 6, "decay": "linear", "learning_rate": 8e-4}
+RUNS["cosine"] |= {"freeze_layers": -1, "freeze_embeddings": True}  # half of the two layers
+
+
+@pytest.fixture(scope="module")
+def trained(corpus, tmp_path_factory):
+    """A function of a name: the scalars and the folder of that run, which is trained once."""
+
+    @functools.cache
+    def run_once(name):
+        folder = tmp_path_factory.mktemp(name)
+        return run(corpus, folder, temperature=0.2, **RUNS[name]), folder
+
+    return run_once
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_loss_is_that_of_the_settings(corpus, trained, name):
+    scalars, _ = trained(name)
     matching, cosine = expected_losses(corpus / "vocab", 0.2)
-    expected = (1 - cosine_weight) * matching + cosine_weight * cosine
-    assert scalars["loss"] == [pytest.approx(expected, rel=1e-4)]
+    weight = RUNS[name]["cosine_weight"]
+    expected = (1 - weight) * matching + weight * cosine
+    assert len(scalars["loss"]) == RUNS[name].get("steps", 1)
+    assert scalars["loss"][0] == pytest.approx(expected, rel=1e-4)
     assert abs(matching - cosine) > 0.05 * expected  # the weight matters
 
 
@@ -116,14 +134,19 @@ def test_a_resumed_step_has_the_loss_of_the_weights_that_were_saved(corpus, tmp_
     assert scalars["loss"][1] != pytest.approx(scalars["loss"][0], rel=1e-3)
 
 
-def test_dropout_reaches_an_encoder_that_was_loaded(corpus, tmp_path):
-    scalars = run(corpus, tmp_path, dropout=0.3, temperature=0.2)
-    without, _ = expected_losses(corpus / "vocab", 0.2)
-    assert scalars["loss"][0] != pytest.approx(without, rel=1e-3)
+def test_dropout_reaches_an_encoder_that_was_loaded(corpus):
+    losses = {}
+    for dropout in (0.0, 0.3):
+        training = build_training(make_options(**describe(corpus, "unused", dropout=dropout)))
+        found = training.model(next(training.batches()), training=True)
+        losses[dropout] = float(found["loss"])
+    without, _ = expected_losses(corpus / "vocab", 0.1)
+    assert losses[0.0] == pytest.approx(without, rel=1e-4)
+    assert losses[0.3] != pytest.approx(without, rel=1e-3)
 
 
-def test_the_rates_are_those_of_the_settings(corpus, tmp_path):
-    scalars = run(corpus, tmp_path, steps=6, warmup_steps=2, decay="linear", learning_rate=8e-4)
+def test_the_rates_are_those_of_the_settings(trained):
+    scalars, _ = trained("matching")
     # After n steps the rate is that of step n, from 0: warm-up (n + 1) / 2, then from step 2 on
     # linearly to 0 at step 6.
     expected = [8e-4, 8e-4, 6e-4, 4e-4, 2e-4, 0.0]
@@ -131,17 +154,11 @@ def test_the_rates_are_those_of_the_settings(corpus, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "frozen"),
-    [
-        ({"freeze_layers": 0, "freeze_embeddings": False}, ()),
-        # Half of the two layers.
-        ({"freeze_layers": -1, "freeze_embeddings": True}, ("embeddings.", "encoder.layer.0.")),
-    ],
-    ids=str,
+    ("name", "frozen"), [("both", ()), ("cosine", ("embeddings.", "encoder.layer.0."))]
 )
-def test_what_is_frozen_stays_and_all_else_is_trained(corpus, tmp_path, settings, frozen):
-    run(corpus, tmp_path, **settings)
-    before, after = read_tensors(corpus / "vocab"), read_tensors(tmp_path / "encoder")
+def test_what_is_frozen_stays_and_all_else_is_trained(corpus, trained, name, frozen):
+    _, folder = trained(name)
+    before, after = read_tensors(corpus / "vocab"), read_tensors(folder / "encoder")
     assert before.keys() == after.keys()
     same = {name for name in before if np.array_equal(before[name], after[name])}
     # An attention's softmax is blind to the bias of its keys: rounding alone may move it.
@@ -173,19 +190,6 @@ def test_the_cpu_is_divided_before_the_inputs_are_read(tmp_path, monkeypatch):
     assert calls == [2]
 
 
-def test_sets_to_choose_by_may_move_but_not_change_when_a_run_is_resumed(corpus, tmp_path):
-    pairs = "5\tabc\tabd\n1\tab\tcd\n3\tac\tbd\n"
-    (tmp_path / "sts.txt").write_text(pairs)
-    chosen = {"dev_sts": str(tmp_path / "sts.txt"), "best_metric": "dev/spearman"}
-    run(corpus, tmp_path / "run", **chosen)
-    (tmp_path / "sts.txt").rename(tmp_path / "moved.txt")
-    chosen["dev_sts"] = str(tmp_path / "moved.txt")
-    run(corpus, tmp_path / "run", steps=2, warmup_steps=2, **chosen)
-    (tmp_path / "moved.txt").write_text(pairs.replace("5", "2"))
-    with pytest.raises(InputError, match=r"inputs\.json: .*`dev_sts`: SHA-256"):
-        run(corpus, tmp_path / "run", steps=3, warmup_steps=2, **chosen)
-
-
 def test_a_training_that_makes_the_encoder_worse_leaves_the_start_and_says_so(
     corpus, tmp_path, capsys
 ):
@@ -194,13 +198,11 @@ def test_a_training_that_makes_the_encoder_worse_leaves_the_start_and_says_so(
 
     sts = tmp_path / "sts.txt"
     # The start, all of whose similarities differ, ranks them as their degrees say.
-    pairs = [
-        ((0, 0), (0, 1)),
-        ((0, 0), (1, 1)),
-        ((0, 1), (2, 2)),
-        ((1, 0), (2, 3)),
-        ((2, 0), (2, 1)),
-    ]
+    first, second = (
+        [(0, 0), (0, 0), (0, 1), (1, 0), (2, 0)],
+        [(0, 1), (1, 1), (2, 2), (2, 3), (2, 1)],
+    )
+    pairs = [*zip(first, second, strict=True)]
     tensors = read_tensors(corpus / "vocab")
     means = {
         turn: reference.mean_of_rows(reference.bert(turn_ids(*turn), tensors, HEADS, EPSILON))
@@ -210,22 +212,20 @@ def test_a_training_that_makes_the_encoder_worse_leaves_the_start_and_says_so(
     order = sorted(pairs, key=lambda pair: reference.cosine(means[pair[0]], means[pair[1]]))
     text = [f"{i}\ts{a[0]} t{a[1]}\ts{b[0]} t{b[1]}" for i, (a, b) in enumerate(order, start=1)]
     sts.write_text("\n".join(text) + "\n")
-    settings = {
-        "data_dir": str(corpus / "data"),
-        "encoder": str(corpus / "vocab"),
-        "run_dir": str(tmp_path / "run"),
-        "steps": 2,
-        "global_batch_size": 3,
-        "negatives": 1,
-        "learning_rate": 1.0,
-        "eval_every": 1,
-        "dev_samples": 0,
-        "dev_sts": str(sts),
-        "best_metric": "dev/spearman",
-    }
-    train_from_command_line(make_options(**settings))
+    settings = {"steps": 2, "negatives": 1, "learning_rate": 1.0, "eval_every": 1}
+    settings |= {"dev_sts": str(sts), "best_metric": "dev/spearman"}
+    options = make_options(**describe(corpus, tmp_path / "run", **settings))
+    train_from_command_line(options)
     printed = capsys.readouterr().out
     assert "kept: step 0 of 2, dev/spearman 100 (" in printed
     assert "the one that the training started from, unchanged" in printed
     before, after = read_tensors(corpus / "vocab"), read_tensors(tmp_path / "run/encoder")
     assert all(np.array_equal(before[name], after[name]) for name in before)
+
+    # The set may move, but not change, when the run is resumed.
+    moved = sts.rename(tmp_path / "moved.txt")
+    options = options.replace(dev_sts=str(moved))
+    assert train(options).kept.step == 0
+    moved.write_text("\n".join(text[::-1]))
+    with pytest.raises(InputError, match=r"inputs\.json: .*`dev_sts`: SHA-256"):
+        train(options)
