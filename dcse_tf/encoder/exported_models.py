@@ -28,7 +28,7 @@ INPUTS, OUTPUT = ("input_ids", "attention_mask"), "embeddings"
 _LEFT_OUT = ["SkipLayerNormFusion"]
 
 # The signature of a SavedModel, see `dcse_tf.exporting.saved_model`: an encoder's or a re-ranker's.
-EMBED, SCORE = "serving_default", "score"
+EMBED, MATCH, SCORE = "serving_default", "match", "score"
 
 # A static export is in model2vec's format.
 STATIC_TYPE, STATIC_FILE, STATIC_TABLE = "model2vec", "model.safetensors", "embeddings"

@@ -14,8 +14,9 @@ import tensorflow as tf
 from dcse_tf.bert.blanks import BLANK, NO_CANDIDATE
 from dcse_tf.bert.pairs import end_turns, find_rows, join_turns, place_segments, strip_ends
 from dcse_tf.bert.token_rows import make_rule
-from dcse_tf.encoder.exported_models import EMBED, SCORE, SETTINGS_FILE
+from dcse_tf.encoder.exported_models import EMBED, MATCH, SCORE, SETTINGS_FILE
 from dcse_tf.encoder.graph import EncoderGraph
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import OutputError
 from dcse_tf.exporting.export_formats import ExportOptions
 from dcse_tf.exporting.probes import (
@@ -27,6 +28,7 @@ from dcse_tf.exporting.probes import (
     refuse,
 )
 from dcse_tf.files import hash_bytes, write_json
+from dcse_tf.matching.equations import build_matching
 from dcse_tf.reranker import scorers
 from dcse_tf.reranker.reranker import Reranker
 
@@ -38,8 +40,11 @@ _PROGRAM = pathlib.Path(__file__).with_name("fresh_process.py")
 
 
 class ServedEncoder(tf.Module):
-    """The function that a server calls, "serving_default": from sentences string `[n]` to
-    embeddings float32 `[n, dim]`, with `unit_norm` of length 1; a zero vector stays zero.
+    """The functions that a server calls. "serving_default": from sentences string `[n]` to
+    embeddings float32 `[n, dim]`, with `unit_norm` of length 1; a zero vector stays zero. "match",
+    where the encoder has it: from context string `[n, turns]`, in order, and candidates string
+    `[n, candidates]`, both padded with empty strings, to similarities float32 `[n, candidates]`
+    (equation 7), and `NO_CANDIDATE` for blank texts.
 
     In one call, all inputs and outputs have the same number of rows n, which may be 0. A server
     that batches several requests concatenates and splits them along that axis, and rejects a model
@@ -53,10 +58,24 @@ class ServedEncoder(tf.Module):
         self._parts = encoder.bert, encoder.tokenizer, encoder.postprocessing
         self._unit_norm = unit_norm
         sentences = tf.TensorSpec([None], tf.string, "sentences")
+        # Traced once, and shared by both functions.
+        self._tokenize = tf.function(encoder.tokenize, input_signature=[sentences])
         self.functions = {EMBED: tf.function(self._embed, input_signature=[sentences])}
+        if encoder.match:
+            dim = encoder.encode_tokens(tf.zeros([1, 1], tf.int32))[0].shape[-1]
+            self._matching = build_matching(dim, encoder.matching.attention)
+            self.functions[MATCH] = tf.function(self._match, input_signature=_DIALOGUES)
+
+    def _match(self, context: tf.Tensor, candidates: tf.Tensor) -> dict[str, tf.Tensor]:
+        texts, turns, responses = _list_texts(context, candidates)
+        embeddings, padding_mask = self._encoder.encode_tokens(self._tokenize(texts).to_tensor())
+        tables = {"token_embeddings": embeddings, "padding_mask": padding_mask}
+        rows = {"context_index": turns, "candidate_index": responses}
+        similarities = self._matching({**tables, **rows, "turn_mask": ~_is_blank(context)})
+        return {"similarities": tf.where(_is_blank(candidates), NO_CANDIDATE, similarities)}
 
     def _embed(self, sentences: tf.Tensor) -> dict[str, tf.Tensor]:
-        embeddings = self._encoder.pool_tokens(self._encoder.tokenize(sentences).to_tensor())
+        embeddings = self._encoder.pool_tokens(self._tokenize(sentences).to_tensor())
         if self._unit_norm:
             embeddings = tf.math.l2_normalize(embeddings, axis=1, epsilon=1e-24)
         return {"embeddings": embeddings}
@@ -78,19 +97,11 @@ class ServedReranker(tf.Module):
         )
         self._rule = make_rule(vocabulary, settings.first_tokens, settings.second_tokens)
         self._tokenizer = vocabulary.make_tokenizer()
-        names = "context", "candidates"
-        dialogues = [tf.TensorSpec([None, None], tf.string, name) for name in names]
-        score = tf.function(self._score, input_signature=dialogues, autograph=False)
+        score = tf.function(self._score, input_signature=_DIALOGUES, autograph=False)
         self.functions = {SCORE: score}
 
     def _score(self, context: tf.Tensor, candidates: tf.Tensor) -> dict[str, tf.Tensor]:
-        message = "context and candidates: expected as many rows in both"
-        tf.debugging.assert_equal(tf.shape(context)[0], tf.shape(candidates)[0], message)
-        # The distinct strings of both tables, and each table as rows of them.
-        both = [tf.reshape(table, [-1]) for table in (context, candidates)]
-        strings, rows = tf.unique(tf.concat(both, 0))
-        turns = tf.reshape(rows[: tf.size(context)], tf.shape(context))
-        responses = tf.reshape(rows[tf.size(context) :], tf.shape(candidates))
+        strings, turns, responses = _list_texts(context, candidates)
         # Not truncated here, since a long context is truncated at its start as a whole.
         texts = strip_ends(self._tokenizer.tokenize(strings, _NO_LIMIT))
 
@@ -128,8 +139,23 @@ class ServedReranker(tf.Module):
         )
 
 
+_DIALOGUES = [tf.TensorSpec([None, None], tf.string, name) for name in ("context", "candidates")]
+
+
 def _is_blank(texts: tf.Tensor) -> tf.Tensor:
     return tf.strings.regex_full_match(texts, BLANK)
+
+
+def _list_texts(
+    context: tf.Tensor, candidates: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """The distinct strings of two tables, `[texts]`, and each table as rows of them, int32."""
+    message = "context and candidates: expected as many rows in both"
+    tf.debugging.assert_equal(tf.shape(context)[0], tf.shape(candidates)[0], message)
+    both = [tf.reshape(table, [-1]) for table in (context, candidates)]
+    strings, rows = tf.unique(tf.concat(both, 0))
+    turns = tf.reshape(rows[: tf.size(context)], tf.shape(context))
+    return strings, turns, tf.reshape(rows[tf.size(context) :], tf.shape(candidates))
 
 
 def write_encoder(
@@ -143,15 +169,18 @@ def write_encoder(
         "fingerprint": export_fingerprint(encoder, options.unit_norm),
     }
 
-    def compute() -> tuple[np.ndarray, float]:
+    def embed() -> tuple[np.ndarray, float]:
         expected = embed_probes(encoder, options.unit_norm)
         # Postprocessing can magnify differences, as whitening does, which scales up directions that
         # hardly vary.
         tolerance = TOLERANCE * (100 if encoder.postprocessing else 1)
         return expected, tolerance * max(1.0, float(np.abs(expected).max()))
 
+    requests: Requests = {EMBED: ({"sentences": SENTENCES}, embed)}
+    if match := SentenceEncoder(encoder).match:
+        requests[MATCH] = (_TEXTS, lambda: (match(CONTEXTS, CANDIDATES), TOLERANCE))
     served = ServedEncoder(encoder, options.unit_norm)
-    return _write(folder, served, options, settings, {"sentences": SENTENCES}, compute)
+    return _write(folder, served, options, settings, requests)
 
 
 def export_fingerprint(encoder: EncoderGraph, unit_norm: bool) -> str:
@@ -172,8 +201,13 @@ def write_reranker(
         largest = float(np.abs(scores[scores != NO_CANDIDATE]).max())
         return scores, SCORE_TOLERANCE * max(1.0, largest)
 
-    texts = {"context": CONTEXTS, "candidates": CANDIDATES}
-    return _write(folder, ServedReranker(model), options, settings, texts, compute)
+    return _write(folder, ServedReranker(model), options, settings, {SCORE: (_TEXTS, compute)})
+
+
+# What each signature is asked, and a function that returns what the model itself answers, with the
+# largest difference that is accepted.
+Requests = dict[str, tuple[dict[str, list], Callable[[], tuple[np.ndarray, float]]]]
+_TEXTS: dict[str, list] = {"context": CONTEXTS, "candidates": CANDIDATES}
 
 
 def _write(
@@ -181,11 +215,9 @@ def _write(
     served: ServedEncoder | ServedReranker,
     options: ExportOptions,
     settings: dict[str, Any],
-    texts: dict[str, list],
-    compute: Callable[[], tuple[np.ndarray, float]],
+    requests: Requests,
 ) -> dict[str, str]:
-    """Writes a SavedModel and its settings, and compares what it answers to texts with what the
-    model itself computes, which `compute` returns with the largest difference that is accepted.
+    """Writes a SavedModel and its settings, and compares its answers with the model's own.
 
     Raises:
         OutputError: it cannot be written or run, or an answer differs by more.
@@ -199,25 +231,34 @@ def _write(
         raise OutputError(f"{folder}: cannot be written: {reason}") from error
     write_json(folder / SETTINGS_FILE, options.to_dict() | settings, sort_keys=True)
 
-    # Both sides of the comparison run on the CPU: this process holds the GPU's memory, and a GPU
-    # rounds differently.
-    with tf.device("CPU:0"), no_warnings():
-        expected, most = compute()
-    found = _answer(folder, {name: np.array(each) for name, each in texts.items()})
-    expected = np.concatenate([expected[2:3], expected])  # to one and to all rows
-    if (found.shape, found.dtype) != (expected.shape, expected.dtype):
-        raise OutputError(
-            f"the export is refused: it gives {found.dtype} {list(found.shape)}, expected "
-            f"{expected.dtype} {list(expected.shape)}"
-        )
-    difference = float(np.abs(found - expected).max())
-    return refuse(folder, [("largest difference from the model's", difference, most)])
+    asked = {
+        f"{signature}/{name}": np.array(texts)
+        for signature, (inputs, _) in requests.items()
+        for name, texts in inputs.items()
+    }
+    answers, measured = _answer(folder, asked), []
+    for signature, (_, compute) in requests.items():
+        # Both sides of the comparison run on the CPU: this process holds the GPU's memory, and a
+        # GPU rounds differently.
+        with tf.device("CPU:0"), no_warnings():
+            expected, most = compute()
+        found = answers[signature]
+        expected = np.concatenate([expected[2:3], expected])  # to one and to all rows
+        if (found.shape, found.dtype) != (expected.shape, expected.dtype):
+            raise OutputError(
+                f"the export is refused: {signature} gives {found.dtype} {list(found.shape)}, "
+                f"expected {expected.dtype} {list(expected.shape)}"
+            )
+        difference = float(np.abs(found - expected).max())
+        what = f"largest difference of {signature} from the model's"
+        measured.append((what, difference, most))
+    return refuse(folder, measured)
 
 
-def _answer(folder: pathlib.Path, texts: dict[str, np.ndarray]) -> np.ndarray:
+def _answer(folder: pathlib.Path, texts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The answers of a fresh process, see `fresh_process.answer`."""
     with tempfile.TemporaryDirectory() as exchange:
-        asked, answers = (pathlib.Path(exchange, name) for name in ("asked.npz", "found.npy"))
+        asked, answers = (pathlib.Path(exchange, name) for name in ("asked.npz", "found.npz"))
         np.savez(asked, **texts)  # type: ignore[arg-type]
         # -P keeps the modules in the program's folder from being imported.
         done = subprocess.run(
@@ -229,4 +270,5 @@ def _answer(folder: pathlib.Path, texts: dict[str, np.ndarray]) -> np.ndarray:
         if done.returncode:
             reason = next(reversed(done.stderr.strip().splitlines()), "no message")
             raise OutputError(f"the export is refused: a fresh process cannot run it: {reason}")
-        return np.load(answers)
+        with np.load(answers) as arrays:
+            return dict(arrays)

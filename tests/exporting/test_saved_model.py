@@ -26,6 +26,8 @@ from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError, OutputError
 from dcse_tf.exporting import fresh_process, saved_model
 from dcse_tf.exporting.export_formats import ExportOptions
+from dcse_tf.exporting.probes import CANDIDATES as CANDIDATE_PROBES
+from dcse_tf.exporting.probes import CONTEXTS as CONTEXT_PROBES
 from dcse_tf.exporting.probes import SENTENCES
 from dcse_tf.exporting.saved_model import TOLERANCE, ServedEncoder, write_encoder
 
@@ -67,12 +69,16 @@ class Scale(tf.keras.layers.Layer):
         return self.factor * x
 
 
-def test_an_export_gives_the_runs_unit_embeddings(exported, run):
+def test_an_export_gives_the_runs_unit_embeddings_and_similarities(exported, run):
     encoder, loaded = (dcse_tf.SentenceEncoder.load(model) for model in (run, exported))
     plain = encoder.encode(TEXTS)
     expected = plain / np.linalg.norm(plain, axis=1, keepdims=True)
     for count in (0, 1, len(TEXTS)):
         np.testing.assert_allclose(loaded.encode(TEXTS[:count]), expected[:count], atol=1e-5)
+    match = tf.saved_model.load(str(exported)).signatures["match"]
+    contexts = tf.ragged.constant(CONTEXTS, tf.string).to_tensor()
+    found = match(context=contexts, candidates=tf.constant(CANDIDATES))["similarities"]
+    np.testing.assert_allclose(found, encoder.similarity(CONTEXTS, CANDIDATES), atol=1e-5)
     assert loaded.settings["unit_norm"]
     assert loaded.settings["max_sequence_length"] == LENGTH
     assert loaded.fingerprint() != encoder.fingerprint()
@@ -85,8 +91,22 @@ def test_an_export_says_what_it_is(exported):
     assert settings["unit_norm"]
     assert settings["max_sequence_length"] == LENGTH
     card = (exported / "model_card.md").read_text()
-    assert "largest difference from the model" in card
+    for signature in ("serving_default", "match"):
+        assert f"largest difference of {signature} from the model's" in card
     assert f"tensorflow {tf.__version__}" in card
+
+
+def test_a_signature_takes_what_a_server_pads(exported):
+    """A blank text is no turn wherever it stands; a context needs its own row of candidates."""
+    match = tf.saved_model.load(str(exported)).signatures["match"]
+    contexts = [["ok", "thanks", ""], ["", "ok", "thanks"], ["ok", " ", "thanks"], ["", "", ""]]
+    candidates = tf.constant([["refund", "", "it left today"]] * 4)
+    found = match(context=tf.constant(contexts), candidates=candidates)["similarities"].numpy()
+    np.testing.assert_allclose(found[1:3], found[:2], atol=1e-6)
+    assert found[3].tolist() == [0, NO_CANDIDATE, 0]
+    assert (found[:, 1] == NO_CANDIDATE).all()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="as many rows in both"):
+        match(context=tf.constant(contexts[:1]), candidates=candidates)
 
 
 def test_unit_norm_leaves_zero_and_scales_the_shortest(graph):
@@ -102,7 +122,7 @@ def test_unit_norm_leaves_zero_and_scales_the_shortest(graph):
 
 @pytest.mark.parametrize(("factor", "width"), [(None, 1), (1000.0, 100)])
 def test_each_answer_is_held_to_the_encoders(graph, tmp_path, monkeypatch, factor, width):
-    """Postprocessing can magnify differences, so that it has a wider tolerance."""
+    """Postprocessing can magnify differences, so that it has a wider tolerance, and no match."""
     layer = factor and Scale(factor)
     own = graph.bert, graph.vocabulary, LENGTH, "mean", layer
     encoder = EncoderGraph(*own, source=graph.source)
@@ -110,9 +130,18 @@ def test_each_answer_is_held_to_the_encoders(graph, tmp_path, monkeypatch, facto
     true = np.concatenate([true[2:3], true])
     tolerance = np.float32(TOLERANCE * width * max(1.0, np.abs(true).max()))
     options = ExportOptions(run_dir="run", output_dir="out")
-    monkeypatch.setattr(saved_model, "_answer", lambda folder, texts: answers.pop())
+    right = {}
+    if not layer:
+        similarities = SentenceEncoder(encoder).match(CONTEXT_PROBES, CANDIDATE_PROBES)
+        right["match"] = np.concatenate([similarities[2:3], similarities])
     answers = [true + 0.9 * tolerance]
-    (difference,) = write_encoder(tmp_path, encoder, options).values()
+
+    def answer(folder, texts):
+        assert {name.partition("/")[0] for name in texts} == {"serving_default", *right}
+        return {"serving_default": answers.pop(), **right}
+
+    monkeypatch.setattr(saved_model, "_answer", answer)
+    (difference, *_) = write_encoder(tmp_path, encoder, options).values()
     assert float(difference) == pytest.approx(0.9 * tolerance, rel=0.1)
     for wrong in (
         true + 1.1 * tolerance,
@@ -123,6 +152,11 @@ def test_each_answer_is_held_to_the_encoders(graph, tmp_path, monkeypatch, facto
     ):
         answers.append(wrong)
         with pytest.raises(OutputError, match="the export is refused"):
+            write_encoder(tmp_path, encoder, options)
+    for name, similarities in list(right.items()):
+        right[name] = similarities + np.float32(3 * TOLERANCE)
+        answers.append(true)
+        with pytest.raises(OutputError, match="difference of match"):
             write_encoder(tmp_path, encoder, options)
 
 
@@ -142,7 +176,7 @@ def test_an_export_that_computes_something_else_does_not_appear(
 
 def test_what_a_fresh_process_cannot_run_is_refused(tmp_path):
     with pytest.raises(OutputError, match=r"a fresh process cannot run it: .*saved_model"):
-        saved_model._answer(tmp_path, {"sentences": np.array(TEXTS)})
+        saved_model._answer(tmp_path, {"serving_default/sentences": np.array(TEXTS)})
 
 
 def test_the_fresh_process_has_nothing_of_this_package():
