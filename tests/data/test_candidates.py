@@ -261,3 +261,46 @@ def test_the_fingerprint_of_a_corpus_is_of_its_candidates_too(tmp_path):
         (tmp_path / str(place)).mkdir()
         found.append(prepare(tmp_path / str(place), make_group(0, negatives)).corpus_fingerprint)
     assert found[0] != found[1]
+
+
+def make_question(number, article, answers="B", options=("f : no , tom .", "f : yes .")):
+    """A line of MuTual."""
+    question = {"id": f"q{number}", "article": article, "options": options, "answers": answers}
+    return json.dumps(question)
+
+
+BEGINNING = "m : hi , are you in ? f : i am ."
+QUESTIONS = (make_question(1, BEGINNING), make_question(2, f"{BEGINNING} m : ok ; fine . f : bye"))
+
+
+def test_a_question_of_mutual_is_a_group_of_its_dialogue(tmp_path):
+    (first, second), _ = read(write(tmp_path / "mutual.jsonl", *QUESTIONS), "mutual")
+    assert first.context == (Utterance("m", "hi , are you in ?"), Utterance("f", "i am ."))
+    assert (first.id, first.candidates, first.labels) == ("q1", ("no , tom .", "yes ."), (0, 1))
+    assert first.responder == "f"
+    assert [turn.text for turn in second.context[2:]] == ["ok ; fine .", "bye"]
+    assert first.dialogue == second.dialogue
+    # The shorter dialogue is the beginning of the longer one.
+    sessions = list(FORMATS["mutual"].read(tmp_path / "mutual.jsonl", BadLines(0)))
+    assert sessions == [("mutual.jsonl-2", [*second.context])]
+    (given, _), _ = read_given(tmp_path / "mutual.jsonl", "mutual_candidates")
+    assert given == ("q1", first.window, GivenCandidates(first.dialogue, ("no , tom .",)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"article": "hello m : hi"}, 'begin with "m : " or "f : ", found .hello'),
+        ({"article": ""}, "begin with"),
+        ({"answers": "C"}, '"answers" to be one of AB'),
+        ({"answers": ""}, '"answers" to be one of AB'),
+        ({"options": ["f : no", "f : a m : b"]}, "a turn an option"),
+        ({"options": ["f : no", 3]}, "found 3"),
+        ({"options": ["f : no", "f :  "]}, "the response is empty"),
+    ],
+)
+def test_a_line_that_is_no_question_of_mutual_is_named(tmp_path, changes, problem):
+    broken = json.dumps({**json.loads(QUESTIONS[0]), **changes})
+    path = write(tmp_path / "mutual.jsonl", QUESTIONS[1], broken)
+    with pytest.raises(InputError, match=rf"mutual.jsonl:2: .*{problem}"):
+        read(path, "mutual")

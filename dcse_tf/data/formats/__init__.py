@@ -107,5 +107,6 @@ register_format(
     help="{train,valid,test}.txt of the Ubuntu corpus for response selection, tab-separated",
     read_candidates=candidates.UBUNTU.read_groups,
 )
+register_format("mutual", candidates.read_mutual, read_candidates=candidates.read_mutual_groups)
 register_format("chitchat", published.read_chitchat)
 register_format("sgd", published.read_sgd, **_LABELS)

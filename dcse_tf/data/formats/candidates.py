@@ -28,6 +28,7 @@ from dcse_tf.data.formats.reading import (
     parse_dialogue,
     read_json_lines,
 )
+from dcse_tf.files import hash_number
 from dcse_tf.input_files import BadLines
 
 
@@ -236,6 +237,53 @@ def _parse_ubuntu(texts: list[str]) -> list[Utterance]:
 
 # The Ubuntu Dialogue Corpus (Lowe et al. 2015), the tab-separated copy of version 1.
 UBUNTU = CandidateLines(_parse_ubuntu, name_afterwards=True)
+
+
+_MUTUAL_TURN = re.compile(r"(?:^|\s)([mf]) [:;]\s")
+
+
+def _split_mutual(text: Any) -> list[Utterance]:
+    """The turns of a text such as "m : hello . f : hi , tom ."."""
+    start, *parts = _MUTUAL_TURN.split(text if isinstance(text, str) else "")
+    if start.strip() or not parts:
+        raise ValueError(f'expected turns that begin with "m : " or "f : ", found {text!r:.60}')
+    return [Utterance(*turn) for turn in zip(parts[::2], map(str.strip, parts[1::2]), strict=True)]
+
+
+def read_mutual_groups(
+    path: pathlib.Path, bad_lines: BadLines, several_positives: bool = False
+) -> Iterator[tuple[int, CandidateGroup]]:
+    """See `GroupReader`, of MuTual (Cui et al. 2020): {"article", "options", "answers", "id"}.
+
+    Questions about one dialogue have contexts of different lengths; their dialogue is named by its
+    first two turns.
+    """
+
+    def parse(number: int, value: Any) -> tuple[int, CandidateGroup]:
+        name, answer = (get_field(value, key, str) for key in ("id", "answers"))
+        turns = _split_mutual(get_field(value, "article", str))
+        options = [_split_mutual(text) for text in get_field(value, "options", list)]
+        letters = "ABCDEFGHIJ"[: len(options)]
+        if len(answer) != 1 or answer not in letters or any(len(each) != 1 for each in options):
+            raise ValueError(f'expected "answers" to be one of {letters}, and a turn an option')
+        texts = tuple(turn.text for (turn,) in options)
+        labels = tuple(int(letter == answer) for letter in letters)
+        (context, *_) = [_drop_blank(turns, text) for text in texts]
+        dialogue = f"{hash_number(repr(turns[:2])):016x}"
+        responder = options[letters.index(answer)][0].role
+        return number, CandidateGroup(name, context, texts, labels, responder, dialogue)
+
+    return read_json_lines(path, bad_lines, parse)
+
+
+def read_mutual(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
+    """{train,dev}.jsonl of MuTual: an article, four options, and the letter of the right one.
+
+    Yields its dialogues, each once and without the options of its questions.
+    """
+    groups = read_mutual_groups(path, bad_lines)
+    for lines, turns in merge_windows((line, [*group.context]) for line, group in groups):
+        yield _name(path, lines[0]), turns
 
 
 # Windows: a line has the turns around a response. As sessions of their own, lines of one dialogue
