@@ -14,6 +14,7 @@ from dcse_tf.evaluation.report import Result
 from dcse_tf.exporting.export_formats import register_export as register_export
 from dcse_tf.options import OptionError as OptionError
 from dcse_tf.reranker.reranker import Reranker as Reranker
+from dcse_tf.search.calibration import Calibration as Calibration
 from dcse_tf.tasks import register_task as register_task
 from dcse_tf.tasks import register_term as register_term
 from dcse_tf.training.hooks import Outcome
@@ -201,7 +202,10 @@ def train(
     negatives_from: Literal["batch", "given"] = "batch",
     auxiliary: str | os.PathLike[str] | Iterable[str | os.PathLike[str] | float] = ...,
     auxiliary_weight: float = 1.0,
-    consistency_margin: float = 0.6,
+    auxiliary_fade: float = 1.0,
+    auxiliary_reads: Literal["dialogue", "context"] = "dialogue",
+    share_head: bool = False,
+    consistency: Literal["margin", "speaker", "any"] = "margin",
     context_tokens: int = 256,
     **further: Any,
 ) -> Outcome | None: ...

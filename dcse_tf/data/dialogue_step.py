@@ -6,8 +6,8 @@ dialogue depend on (seed, epoch, index); draws from other sessions on (seed, ste
 
 What is drawn from another session resembles what it takes the place of in all that a rule could see
 without reading: it is as many turns and, where another session has any, of the same role. The
-auxiliary tasks use the dialogue with its true response: a context alone may have only one turn,
-which can be neither split nor replaced.
+auxiliary tasks read the dialogue with its true response or, as in the authors' later code, its
+context alone, unless that is one turn, which can be neither split nor replaced.
 """
 
 import dataclasses
@@ -41,13 +41,14 @@ class DialogueSource:
     same_role: bool = True  # whether what is from other sessions is of the same role where possible
     given: int | None = None  # the corpus' negatives to draw, 0 for all; None to ignore them
     other_turns: bool = False  # whether another turn of the session is drawn, too
+    without_response: bool = False  # whether the auxiliary tasks read the context alone
+    any_pair: bool = False  # whether the two turns of a pair may be of different speakers
     samples = "sessions"
 
     def draw(self, element: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
         session, prefix = parse_session(element), self.rule.prefix_tokens
         given = None if self.given is None else parse_given(element)
-        limits = self.context_turns, given, self.given or 0, prefix
-        drawn = draw_dialogue(session, seed, *limits)
+        drawn = draw_dialogue(session, seed, self, given)
         if not self.other_turns:
             return drawn
         # The same seed has been split; folding in a number keeps these draws independent of it.
@@ -70,62 +71,59 @@ class DialogueSource:
 
 
 def draw_dialogue(
-    session: dict,
-    seed: tf.Tensor,
-    context_turns: int,
-    given: dict | None = None,
-    negatives: int = 0,
-    prefix_tokens: int = 0,
+    session: dict, seed: tf.Tensor, source: DialogueSource, given: dict | None = None
 ) -> dict:
     """Draws a response from a session, and the choices of the auxiliary tasks for its dialogue, all
     uniformly (Xu et al. 2020, footnote 1).
 
-    With given candidates, of which `negatives` are drawn (0: all), the response is the last turn,
-    which they belong to.
+    With given candidates the response is the last turn, which they belong to.
 
     Returns:
         session: int64 scalar, fingerprint.
         token_ids: int32 `[turns, (tokens)]` without [CLS], prefix and [SEP], the response last.
         utterances, roles: int64 `[turns]`, fingerprints of texts and of speakers' roles.
         speakers: int32 `[turns]`, 0 for the speaker of the response, 1 for all others.
-        split: int32, number of turns of the left piece, 1 to turns - 1.
+        read: int32, number of turns that the auxiliary tasks read, the first ones.
+        split: int32, number of turns of the left piece, 1 to read - 1.
         right: bool, whether the right piece and not the left one may be replaced.
         replaced: bool, whether to replace that piece by another session's.
         hidden, odd: int32, the turn to restore, and that to replace.
-        pair: int32 `[2]`, two turns of one speaker with different texts; -1 if there are none.
+        pair: int32 `[2]`, two of these turns with different texts, -1 if there are none.
         negatives: only with given candidates, the drawn ones, int32 `[negatives, (tokens)]`.
     """
     seeds = tf.unstack(tf.random.split(seed, 7))
     last = tf.shape(session["utterances"])[0] - 1
     response = _draw_below(last, seeds[0]) + 1 if given is None else last
-    start = tf.maximum(response - context_turns, 0)
+    start = tf.maximum(response - source.context_turns, 0)
     turns, fate = response + 1 - start, tf.random.stateless_uniform([], seeds[2])
     token_ids, utterances, speakers, roles = (
         session[name][start : response + 1]
         for name in ("token_ids", "utterances", "speakers", "roles")
     )
-    # Two turns of one speaker with different texts.
-    matches = (speakers[:, None] == speakers) & (utterances[:, None] != utterances)
+    read = tf.where(source.without_response & (turns > 2), turns - 1, turns)
+    matches = (speakers[:, None] == speakers) | source.any_pair
+    matches = (matches & (utterances[:, None] != utterances))[:read, :read]
     first = _draw_true(tf.reduce_any(matches, axis=1)[None, :], seeds[5])[0]
     second = _draw_true(matches[tf.maximum(first, 0)][None, :], seeds[6])[0]
     sample = {
         "session": session["session"],
-        "token_ids": strip_ends(token_ids, prefix_tokens),
+        "token_ids": strip_ends(token_ids, source.rule.prefix_tokens),
         "utterances": utterances,
         "speakers": tf.cast(speakers != speakers[-1], tf.int32),
         "roles": roles,
-        "split": _draw_below(turns - 1, seeds[1]) + 1,
+        "read": read,
+        "split": _draw_below(read - 1, seeds[1]) + 1,
         "right": (4.0 * fate) % 2.0 >= 1.0,
         "replaced": fate >= 0.5,
-        "hidden": _draw_below(turns, seeds[3]),
-        "odd": _draw_below(turns, seeds[4]),
+        "hidden": _draw_below(read, seeds[3]),
+        "odd": _draw_below(read, seeds[4]),
         "pair": tf.stack([first, tf.where(first < 0, -1, second)]),
     }
     if given is not None:
         places = tf.range(given["token_ids"].nrows())
         order = tf.random.experimental.stateless_shuffle(places, seeds[0])
-        drawn = tf.gather(given["token_ids"], order[: negatives or None])
-        sample["negatives"] = strip_ends(drawn, prefix_tokens)
+        drawn = tf.gather(given["token_ids"], order[: source.given or None])
+        sample["negatives"] = strip_ends(drawn, source.rule.prefix_tokens)
     return sample
 
 
@@ -201,6 +199,7 @@ class DialogueStep(Step):
     Attributes:
         starts, ends: int32 `[samples]`, the range of each dialogue's turns in the list; its last
             turn is the response.
+        read_ends: int32 `[samples]`, where the turns end that the auxiliary tasks read.
         session: int64 `[samples]`, fingerprints of the sessions.
         session_of_turn: int64 `[turns]`, the same of each dialogue's turns.
         turns: int32 `[turns, (tokens)]`, the turns of all dialogues without [CLS] and [SEP],
@@ -217,6 +216,7 @@ class DialogueStep(Step):
         ranges = tf.cast(samples["utterances"].row_splits, tf.int32)
         self.samples, self.source = samples, source
         self.starts, self.ends = ranges[:-1], ranges[1:]
+        self.read_ends = self.starts + samples["read"]
         self.count, self.session = tf.shape(self.starts)[0], samples["session"]
         self.session_of_turn = tf.repeat(self.session, self.ends - self.starts)
         self.turns, self.utterances, self.speakers, self.roles = (
@@ -344,7 +344,7 @@ def draw_next_session(step: DialogueStep) -> Segments:
 def _pair_pieces(step: DialogueStep, right: tf.Tensor, seed: tf.Tensor) -> Segments:
     """See `draw_next_session`; `right`, bool `[samples]`, says which piece may be replaced."""
     split = step.samples["split"]
-    starts, ends = step.starts, step.ends
+    starts, ends = step.starts, step.read_ends
     middle, lengths = starts + split, ends - starts
     turns = tf.where(right, lengths - split, split)
     own = tf.where(right, middle, starts)
@@ -393,7 +393,7 @@ def draw_restoration(step: DialogueStep, mask_id: int) -> Segments:
         tokens = {"asked": hidden, "ids": token_ids, "weights": weights}
         return tf.where(hidden, mask_id, token_ids), {}, tokens
 
-    return Segments(tf.ragged.range(step.starts, step.ends), None, {}, finish=finish)
+    return Segments(tf.ragged.range(step.starts, step.read_ends), None, {}, finish=finish)
 
 
 def draw_incoherence(step: DialogueStep) -> Segments:
@@ -403,7 +403,7 @@ def draw_incoherence(step: DialogueStep) -> Segments:
     targets: labels int32, the index of that turn in the dialogue; weights, 0 if it was truncated
     away or says the same. tokens: turns int32, the turn of each token that belongs to one.
     """
-    window = tf.ragged.range(step.starts, step.ends)
+    window = tf.ragged.range(step.starts, step.read_ends)
     odd = step.samples["odd"]
     own = step.starts + odd
     drawn = step.draw_strangers(own, _split_seed(step, 2))

@@ -72,14 +72,14 @@ class Step:
         self.token_ids, self.fingerprints, self.responses = token_ids, fingerprints, responses
         self.splits, self.replicas = splits, splits.shape[0] - 1
         self.marks, self.distinct = marks, distinct
-        self._seed, self._number = seed, number
+        self._seed, self.number = seed, number
         self._texts: list[dict[str, tf.Tensor]] = []
         self._count = tf.constant(0)
 
     def seed(self, purpose: int | str) -> tf.Tensor:
         """The seed of the step's draws for a purpose, int64 `[2]`; a term passes its name."""
         number = zlib.crc32(purpose.encode()) if isinstance(purpose, str) else purpose
-        return fold_seed(self._seed, self._number, number)
+        return fold_seed(self._seed, self.number, number)
 
     def add(
         self, token_ids: tf.Tensor, fingerprints: tf.Tensor | None = None, **marks: tf.Tensor
@@ -134,7 +134,7 @@ def make_batches(step: Step, drawn: Mapping[str, Any], layout: Layout) -> list[T
                 "ROWS_places", their indices in the flat list of the encoder's tokens, and
                 "ROWS_rows", the replica's row that each belongs to;
             with weights, as "ROWS_weights_total", float32 `[1]`, their sum over all replicas;
-            samples: float32 `[1]`, the number of the replica's samples.
+            samples, step: float32 `[1]`, the number of the replica's samples, and the step's.
     """
     built = {name: rows.build(step) for name, rows in drawn.items()}
     texts, totals, batches = step.join(), dict[str, tf.Tensor](), []
@@ -152,7 +152,9 @@ def make_batches(step: Step, drawn: Mapping[str, Any], layout: Layout) -> list[T
             if rows.tokens:
                 batch |= _list_tokens(name, rows, batch)
         samples = step.splits[replica + 1] - step.splits[replica]
-        batches.append({**batch, **totals, "samples": tf.cast(samples, tf.float32)[None]})
+        of_step = {"samples": samples, "step": step.number}
+        of_step = {name: tf.cast(value, tf.float32)[None] for name, value in of_step.items()}
+        batches.append({**batch, **totals, **of_step})
     return batches
 
 

@@ -172,6 +172,9 @@ def build_objective(setup: Setup, stream: Stream) -> Objective:
         sums = {name: ops.sum(value * weights) for name, value in values.items()}
         # The trainer adds this up over the replicas; a step without any row that counts adds 0.
         share = term.weight / ops.maximum(ops.sum(total), 1e-9)
+        if term.fade < 1.0:
+            left = 1.0 - inputs["step"][0] / setup.options.steps
+            share = share * ops.minimum(left / (1.0 - term.fade), 1.0)
         outputs[LOSS] = outputs[LOSS] + share * sums[LOSS]
         sums["weight"] = ops.sum(weights)
         outputs |= {f"{term.label}/{name}": value for name, value in sums.items()}

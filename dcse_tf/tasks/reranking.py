@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from dcse_tf.tasks.objective import Objective
 
 _WITH_CHANCE = ("matching", "next_session", "incoherence", "consistency")
+_OF_ANY_TASK = ("auxiliary_weight", "auxiliary_fade", "auxiliary_reads")
+_OF_TASKS = {"next_session": "share_head", "consistency": "consistency"}
 _OF_LSTM = ("lstm_units", "lstm_embedding_size")
 _OF_BERT = (
     *("speaker_embeddings", "freeze_layers", "freeze_embeddings", "lora_rank", "compute_dtype"),
@@ -63,14 +65,30 @@ class ResponseSelectionOptions(SequenceOptions):
         f"Tasks besides matching, with commas between: {', '.join(AUXILIARY_TASKS)}; or none.",
     )
     auxiliary_weight: float = option(1.0, "Weight of each auxiliary task's loss.", minimum=0.0)
-    consistency_margin: float = option(
-        0.6, "By how much consistent turns must score higher.", minimum=0.0, maximum=1.0
+    auxiliary_fade: float = option(
+        1.0, "Share of the steps after which it falls, to 0 at the end.", minimum=0.0, maximum=1.0
+    )
+    auxiliary_reads: str = option(
+        "dialogue", "Whether these tasks see the response.", choices=("dialogue", "context")
+    )
+    share_head: bool = option(
+        False, "Score next_session by the head of the matching, which it then teaches."
+    )
+    consistency: str = option(
+        "margin",
+        "How a speaker's turns are told from another dialogue's: by a margin of scores, or as two "
+        "classes, of a speaker's turns (speaker) or of any two of the dialogue (any).",
+        choices=("margin", "speaker", "any"),
     )
 
     @property
     def tasks(self) -> tuple[str, ...]:
         """The auxiliary tasks that are trained, in the order of `AUXILIARY_TASKS`."""
         return tuple(name for name in AUXILIARY_TASKS if name in self.auxiliary)
+
+    @property
+    def fixes_steps(self) -> bool:
+        return super().fixes_steps or self.auxiliary_fade < 1.0
 
     @property
     def has_bert(self) -> bool:
@@ -105,10 +123,10 @@ class ResponseSelectionOptions(SequenceOptions):
         if "none" in self.auxiliary and len(self.auxiliary) > 1:
             self.refuse("auxiliary", "none excludes other tasks")
         if not self.tasks:
-            self._refuse_given("has no meaning without tasks in `auxiliary`", "auxiliary_weight")
-        if "consistency" not in self.tasks:
-            why = "has no meaning without consistency in `auxiliary`"
-            self._refuse_given(why, "consistency_margin")
+            self._refuse_given("has no meaning without tasks in `auxiliary`", *_OF_ANY_TASK)
+        for task, name in _OF_TASKS.items():
+            if task not in self.tasks:
+                self._refuse_given(f"has no meaning without {task} in `auxiliary`", name)
         if self.global_batch_size < 2 and {*self.tasks} - {"restoration"}:
             why = "turns of other sessions come from the batch: expected >= 2"
             self.refuse("global_batch_size", why)
@@ -139,16 +157,28 @@ class ResponseSelectionOptions(SequenceOptions):
         return (*(f"{name}_accuracy" for name in tasks), *known)
 
     def make_source(self, setup: Setup) -> "DialogueSource":
-        given = self.negatives if self.negatives_from == "given" else None
-        return dataclasses.replace(super().make_source(setup), given=given)
+        return dataclasses.replace(
+            super().make_source(setup),
+            given=self.negatives if self.negatives_from == "given" else None,
+            without_response=self.auxiliary_reads == "context",
+            any_pair=self.consistency == "any",
+        )
 
     def list_terms(self, setup: Setup) -> list[Term]:
         """The matching, and the auxiliary tasks that are trained."""
         from dcse_tf.tasks.terms import selection
 
-        trained = [term for term in selection.AUXILIARY if term.name in self.tasks]
-        auxiliary = [term(setup, self.auxiliary_weight) for term in trained]
-        return [selection.Match(setup, 1.0), *auxiliary]
+        match = selection.Match(setup, 1.0)
+        terms = [
+            kind(setup, self.auxiliary_weight)
+            for kind in selection.AUXILIARY
+            if kind.name in self.tasks
+        ]
+        for term in terms:
+            term.fade = self.auxiliary_fade
+            if self.share_head and isinstance(term, selection.NextSession):
+                term.teaches = match
+        return [match, *terms]
 
     def make_reader(self, setup: Setup) -> "Reader":
         from dcse_tf.reading.cross_encoder import read_with_matcher

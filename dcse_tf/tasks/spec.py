@@ -80,6 +80,7 @@ class Term:
         rows: the name of its rows; terms with one name for them read the same rows, and only the
             first draws them.
         label: what its metrics begin with in the log; the first term's may be empty.
+        fade: share of the training after which its weight falls in a line, to 0 at the end.
     """
 
     name: ClassVar[str]
@@ -92,6 +93,7 @@ class Term:
             weight = float(getattr(setup.options, f"{self.name}_weight", 0.0))
         self.weight = weight
         self.rows = self.label = self.name
+        self.fade = 1.0
 
     def build(self, reader: "Reader") -> None:
         """Makes the term's own layers, under the strategy's scope; none by default."""

@@ -162,6 +162,11 @@ class TrainOptions(
         super().__post_init__()
         self.check()
 
+    @property
+    def fixes_steps(self) -> bool:
+        """Whether what is learnt in a step depends on the number of all steps."""
+        return self.decay == "linear"
+
     def make_source(self, setup: Setup) -> "Source":
         """What its batches are made of; by default single utterances."""
         from dcse_tf.data.responses import UtteranceSource

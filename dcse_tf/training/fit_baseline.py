@@ -16,7 +16,6 @@ from dcse_tf.bert import checkpoints, sentence_modules
 from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.records import sample_utterances
 from dcse_tf.encoder.graph import EncoderGraph, load_graph
-from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_directory
 from dcse_tf.progress import Progress
 
@@ -55,11 +54,6 @@ class EncodedCorpus:
         options, data_dir = self.options, pathlib.Path(self.options.data_dir)
         manifest = read_manifest(data_dir, self.encoder.vocabulary.fingerprint())
         token_ids = sample_utterances(data_dir, manifest, options.max_sentences, options.seed)
-        if token_ids.nrows() < 2:
-            raise InputError(
-                f"`data_dir`={data_dir}: expected at least two distinct utterances in the train "
-                f"split, found {int(token_ids.nrows())}"
-            )
         read = self.encoder.read_tokens(token_ids)  # cut to the encoder's longest length
         progress = Progress("tokens of the corpus")
         return self.encoder.embed_inputs(*read, progress=progress.update)

@@ -231,10 +231,11 @@ class Evaluate(Hook):
                     f"`best_metric`={self.metric}: cannot be computed on these dev data; prepare "
                     f"them with a larger `dev_fraction`, or choose by one of {known}"
                 )
+        metric, before = self.metric if scores else "", self.kept.score if self.kept else None
         # At step 0 too: a run that never improves keeps the starting encoder, and says so.
-        if self._is_best(scores):
+        sign = -1 if self.lower_is_better else 1
+        if not scores or before is None or not sign * scores[metric] <= sign * before:
             start = self.kept.start if self.kept else scores if step == 0 else {}
-            metric = self.metric if scores else ""
             kept = Kept(step, metric, scores.get(metric), scores=scores, start=start)
             with atomic_directory(self.folder, overwrite=True) as target:
                 self.write(target)
@@ -243,13 +244,6 @@ class Evaluate(Hook):
             self.summaries.scalars("best", scores, step)
         self.scored.assign(step)
         return scores
-
-    def _is_best(self, scores: Scores) -> bool:
-        """Whether an encoder with these dev scores is better than the one kept so far."""
-        if not scores or not self.kept or self.kept.score is None:
-            return True
-        now, before = scores[self.metric], self.kept.score
-        return not (now >= before if self.lower_is_better else now <= before)
 
 
 def read_kept(folder: pathlib.Path) -> Kept:

@@ -56,7 +56,7 @@ def begin_run(
             options = options.replace(warmup_steps=before.warmup_steps)
         # Paths are compared by what they name.
         fixed, remedy = before.select(resume="same", path=""), _REMEDY
-        if options.decay == "linear":
+        if options.fixes_steps:
             # The learning rate reaches 0 at the last step: with another one it would jump.
             fixed["steps"] = before.steps
             remedy += " (`steps` may change with another `decay` than linear)"

@@ -23,7 +23,9 @@ def windows(dialogues):
 def test_a_dialogue_is_a_run_of_turns_that_ends_with_its_response():
     lengths, last, differ = collections.Counter(), collections.Counter(), 0
     for seed in range(60):
-        drawn = draw_dialogue(session(1, 6), tf.constant([seed, 0], tf.int64), 3)
+        drawn = draw_dialogue(
+            session(1, 6), tf.constant([seed, 0], tf.int64), DialogueSource(3, RULE)
+        )
         texts = drawn["token_ids"].values.numpy().tolist()
         assert texts == list(range(texts[0], texts[0] + len(texts)))
         assert 2 <= len(texts) <= 4  # a context of 1 to 3 turns
@@ -47,7 +49,7 @@ def test_a_dialogue_is_a_run_of_turns_that_ends_with_its_response():
 
 def test_half_of_the_dialogues_lose_a_piece_and_either_is_as_often_the_one():
     counts, features = collections.Counter(), session(1, 6)
-    draw = tf.function(lambda seed: draw_dialogue(features, seed, 3))
+    draw = tf.function(lambda seed: draw_dialogue(features, seed, DialogueSource(3, RULE)))
     for seed in range(400):
         drawn = draw(tf.constant([seed, 1], tf.int64))
         counts[bool(drawn["right"]), bool(drawn["replaced"])] += 1
@@ -60,7 +62,9 @@ def test_a_pair_is_of_one_speaker_and_two_texts():
     found = set()
     for seed in range(300):
         speakers = [0, 1, 1, 0, 1]
-        drawn = draw_dialogue(session(1, 5, speakers), tf.constant([seed, 0], tf.int64), 9)
+        drawn = draw_dialogue(
+            session(1, 5, speakers), tf.constant([seed, 0], tf.int64), DialogueSource(9, RULE)
+        )
         first, second = drawn["pair"].numpy().tolist()
         if len(drawn["utterances"]) == 5:
             found.add((first, second))
@@ -76,7 +80,7 @@ def test_a_pair_is_of_one_speaker_and_two_texts():
 def test_equal_texts_and_lonely_speakers_make_no_pair():
     for seed in range(10):
         draw = tf.constant([seed, 0], tf.int64)
-        repeated = draw_dialogue(session(1, 3, [0, 1, 0], [9, 8, 9]), draw, 9)
+        repeated = draw_dialogue(session(1, 3, [0, 1, 0], [9, 8, 9]), draw, DialogueSource(9, RULE))
         assert repeated["pair"].numpy().tolist() == [-1, -1]
 
 
@@ -154,7 +158,9 @@ def test_neither_turns_nor_roles_nor_weights_tell_a_replaced_piece():
 @pytest.fixture(scope="module")
 def steps():
     """Steps of windows of up to 21 turns from long sessions."""
-    draw = tf.function(lambda features, seed: draw_dialogue(features, seed, 20))
+    draw = tf.function(
+        lambda features, seed: draw_dialogue(features, seed, DialogueSource(20, RULE))
+    )
     sessions = [session(number, 60) for number in range(1, 17)]
     source, splits, number = (
         DialogueSource(20, RULE),
@@ -311,3 +317,38 @@ def test_a_stranger_that_says_what_one_of_the_pair_says_makes_no_pair():
     differs = (stranger != own) & (stranger != first[::2])
     assert 0 < differs.sum() < 8
     assert rows.targets["weights"].numpy().tolist() == np.repeat(differs, 2).tolist()
+
+
+def test_tasks_that_read_the_context_alone_see_no_response():
+    """Of two or more turns before it; a context of one turn is read with its response."""
+    sessions = [session(number, 2 + number % 5) for number in range(1, 17)]
+    step = collect(sessions, without_response=True)
+    every = windows(step)
+    shown = [window[:-1] if len(window) > 2 else window for window in every]
+    assert any(len(window) > 2 for window in every)
+    assert any(len(window) == 2 for window in every)
+    assert read(step, tasks.draw_restoration(step, 4).first) == shown
+    replaced = step.samples["replaced"].numpy()
+    pieces = tasks.draw_next_session(step)
+    both = zip(read(step, pieces.first), read(step, pieces.second), strict=True)
+    for row, (left, right) in enumerate(both):
+        assert len(left + right) == len(shown[row])
+        assert left
+        assert right
+        if not replaced[row]:
+            assert left + right == shown[row]
+    odd = step.samples["odd"].numpy()
+    for row, said in enumerate(read(step, tasks.draw_incoherence(step).first)):
+        assert len(said) == len(shown[row]) > odd[row]
+    places = tf.reduce_max(step.samples["pair"], axis=1).numpy()
+    assert (places < [len(window) for window in shown]).all()
+    # Matching has the response still.
+    seconds = read(step, tasks.draw_matching(step, 1).second)[::2]
+    assert seconds == [[window[-1]] for window in every]
+
+
+def test_any_two_turns_make_a_pair_where_speakers_do_not_matter():
+    sessions = [session(number, 2) for number in range(1, 9)]
+    assert (collect(sessions).samples["pair"].numpy() == -1).all()
+    pairs = collect(sessions, any_pair=True).samples["pair"].numpy()
+    assert {tuple(pair) for pair in pairs.tolist()} == {(0, 1), (1, 0)}

@@ -33,10 +33,10 @@ def session(number, turns, speakers=None, same_as=None, roles=(70, 71), words=0)
 RULE = PairRule(2, 3, 4, 40, 20)
 
 
-def collect(sessions, context_turns=20, seed=5, same_role=True, replicas=1):
-    """The dialogues of a step of some sessions."""
-    source = DialogueSource(context_turns, RULE, speakers=True, same_role=same_role)
-    samples = batch_samples(sessions, lambda *drawn: draw_dialogue(*drawn, context_turns), seed)
+def collect(sessions, context_turns=20, seed=5, replicas=1, **settings):
+    """The dialogues of a step of some sessions; `settings` are those of `DialogueSource`."""
+    source = DialogueSource(context_turns, RULE, speakers=True, **settings)
+    samples = batch_samples(sessions, lambda *drawn: draw_dialogue(*drawn, source), seed)
     splits = tf.range(replicas + 1) * (len(sessions) // replicas)
     return DialogueStep(samples, splits, seed, tf.constant(0, tf.int64), source)
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from dcse_tf.encoder.model_options import ModelOptions
+from dcse_tf.bert.encoder_options import ModelOptions
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 
 _loaded: dict[tuple, SentenceEncoder] = {}

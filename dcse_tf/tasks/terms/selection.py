@@ -18,6 +18,8 @@ from dcse_tf.reading.cross_encoder import Reader, TurnScores, build_pair_head, p
 from dcse_tf.tasks.objective import Encoded
 from dcse_tf.tasks.spec import KerasTensors, Setup, Term
 
+_MARGIN = 0.6  # of consistency, as in the author's code; the paper's text lacks it
+
 
 class MaskedLm(Term):
     """Cross entropy of masked tokens of the step's texts. Metrics: accuracy.
@@ -77,9 +79,20 @@ class Match(Term):
 
 
 class NextSession(Match):
-    """Are two pieces of dialogue consecutive? (section 2.3.1) Otherwise as `Match`."""
+    """Are two pieces of dialogue consecutive? (section 2.3.1) Otherwise as `Match`.
+
+    Attributes:
+        teaches: the matching, if its head scores these rows too.
+    """
 
     name, number = "next_session", 1
+    teaches: Match | None = None
+
+    def build(self, reader: Reader) -> None:
+        if self.teaches:
+            self.head = self.teaches.head
+        else:
+            super().build(reader)
 
     def draw(self, step: DialogueStep) -> Segments:
         return dialogue_step.draw_next_session(step)
@@ -88,7 +101,7 @@ class NextSession(Match):
 class Consistency(Match):
     """Are two turns by one speaker? A turn with another turn of its speaker must score higher, by a
     margin, than with a turn of another session (section 2.3.4, equation 9): a hinge loss of pairs
-    of rows. Metrics: accuracy, how often it scores higher at all.
+    of rows; or the two are told apart as classes. Metrics: accuracy, how often it scores higher.
     """
 
     name, number = "consistency", 2
@@ -97,12 +110,14 @@ class Consistency(Match):
         return dialogue_step.draw_consistency(step)
 
     def compute(self, encoded: Encoded, rows: KerasTensors) -> KerasTensors:
-        logits = self.head(encoded.take_vectors(rows["text"]))
+        logits, labels = self.head(encoded.take_vectors(rows["text"])), rows["labels"]
         scores = ops.reshape(ops.sigmoid(logits), (-1, 2))
-        losses = ops.relu(self.setup.options.consistency_margin - scores[:, 0] + scores[:, 1])
-        hits = ops.cast(scores[:, 0] > scores[:, 1], "float32")
+        hits = ops.repeat(ops.cast(scores[:, 0] > scores[:, 1], "float32"), 2)
+        if self.setup.options.consistency != "margin":
+            return {"loss": ops.softplus(logits) - labels * logits, "accuracy": hits}
+        losses = ops.relu(_MARGIN - scores[:, 0] + scores[:, 1])
         # Both rows of a pair have its loss.
-        return {"loss": ops.repeat(losses, 2), "accuracy": ops.repeat(hits, 2)}
+        return {"loss": ops.repeat(losses, 2), "accuracy": hits}
 
 
 class Incoherence(Term):

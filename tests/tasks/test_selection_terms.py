@@ -1,0 +1,89 @@
+"""Losses of response selection's terms by hand, and the settings of its author's later code."""
+
+import types
+
+import numpy as np
+import pytest
+import reference
+import safetensors.numpy
+import tensorflow as tf
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import dcse_tf
+from dcse_tf.reading.cross_encoder import TurnScores
+from dcse_tf.tasks.terms import selection
+
+LOGITS = np.array([1.5, -0.5, 0.25, 2.0], np.float32)  # of two pairs of rows
+LABELS = np.array([1.0, 0.0, 1.0, 0.0], np.float32)
+
+
+def make_term(kind, **options):
+    """A term whose head gives the numbers that its rows are."""
+    term = kind(types.SimpleNamespace(options=types.SimpleNamespace(**options)), 1.0)
+    term.head = tf.identity
+    return term
+
+
+def compute(term, **rows):
+    """The values of rows whose vectors are the logits."""
+    encoded = types.SimpleNamespace(take_vectors=lambda text: tf.gather(LOGITS, text))
+    found = term.compute(encoded, {"text": np.arange(4), "labels": LABELS, **rows})
+    return {name: value.numpy().tolist() for name, value in found.items()}
+
+
+def test_consistency_by_a_margin_and_as_classes():
+    found = compute(make_term(selection.Consistency, consistency="margin"))
+    pairs = [LOGITS[:2].tolist(), LOGITS[2:].tolist()]
+    losses = [reference.consistency_loss(*pair, 0.6) for pair in pairs for _ in pair]
+    assert found["loss"] == pytest.approx(losses, abs=1e-6)
+    assert found["accuracy"] == [1.0, 1.0, 0.0, 0.0]
+    classes = compute(make_term(selection.Consistency, consistency="speaker"))
+    expected = list(map(reference.binary_cross_entropy, LOGITS.tolist(), LABELS.tolist()))
+    assert classes["loss"] == pytest.approx(expected, abs=1e-6)
+    assert classes["accuracy"] == found["accuracy"]
+
+
+def test_a_turn_is_scored_by_the_mean_and_the_maximum_of_its_tokens():
+    """The second of two dialogues has three turns of the four that there may be, the first none."""
+    rng = np.random.default_rng(0)
+    turns, kernel = [rng.normal(size=(count, 3)) for count in (2, 1, 3)], rng.normal(size=(6, 1))
+    layer = TurnScores(4)
+    tokens, places = np.concatenate(turns).astype(np.float32), np.array([4, 4, 5, 6, 6, 6])
+    layer.build(tokens.shape, places.shape, (2,))
+    layer.set_weights([kernel, np.array([0.5])])
+    expected = [[-1e9] * 4, [*reference.turn_scores(turns, kernel[:, 0], 0.5), -1e9]]
+    np.testing.assert_allclose(layer(tokens, places, np.zeros(2)), expected, rtol=1e-5)
+
+
+SETTINGS = {
+    "encoder_size": "tiny", "global_batch_size": 8, "learning_rate": 1e-3, "log_every": 1,
+    "eval_every": 4, "save_every": 2, "dev_samples": 0, "deterministic": True, "context_turns": 3,
+    "freeze_layers": 0, "auxiliary": ("next_session", "consistency"), "auxiliary_reads": "context",
+    "consistency": "any", "warmup_steps": 0, "decay": "constant",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_authors_form_shares_the_head_and_fades(data_dir, tmp_path):
+    def train(name, steps=4, **changes):
+        folder = tmp_path / name
+        values = {**SETTINGS, "data_dir": str(data_dir), "run_dir": str(folder), **changes}
+        dcse_tf.train(task="response_selection", steps=steps, auxiliary_fade=0.5, **values)
+        return safetensors.numpy.load_file(folder / "encoder/model.safetensors")
+
+    # With a head of its own, the task does not teach the matching's.
+    apart, shared = train("apart"), train("shared", share_head=True)
+    assert (apart["classifier.weight"] != shared["classifier.weight"]).any()
+    events = EventAccumulator(str(tmp_path / "shared/tensorboard"))
+    events.Reload()
+    logged = {
+        name: np.array([float(tf.make_ndarray(e.tensor_proto)) for e in events.Tensors(tag)])
+        for tag in events.Tags()["tensors"]
+        if (name := tag.rpartition("/")[2]).endswith("loss")
+    }
+    # Of four steps the last two fade: of two halves there are 4/4 and 2/4 left.
+    auxiliary = logged["next_session_loss"] + logged["consistency_loss"]
+    expected = logged["matching_loss"] + [1.0, 1.0, 1.0, 0.5] * auxiliary
+    np.testing.assert_allclose(logged["loss"], expected, rtol=1e-5)
+    with pytest.raises(dcse_tf.InputError, match=r"`steps`: 8 \(was 4\)"):
+        train("shared", 8, share_head=True)
