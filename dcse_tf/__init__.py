@@ -29,6 +29,7 @@ machine.set_up()
 # The modules of the names that are imported when they are first used: the options of all jobs take
 # longer to import than a small export to load. The jobs are functions of `dcse_tf.api`.
 _MODULES = {
+    "Calibration": "dcse_tf.search.calibration",
     "Reranker": "dcse_tf.reranker.reranker",
     "SentenceEncoder": "dcse_tf.encoder.sentence_encoder",
     "register_baseline": "dcse_tf.baselines.registry",

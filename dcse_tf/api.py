@@ -17,7 +17,7 @@ from dcse_tf.arguments import read_flags
 from dcse_tf.baselines.registry import FitBaselineOptions
 from dcse_tf.data.corpus import PrepareOptions
 from dcse_tf.errors import name_missing_tensorflow
-from dcse_tf.evaluation.evaluate_options import EvaluateOptions
+from dcse_tf.evaluation.evaluate import EvaluateOptions
 from dcse_tf.exporting.export_formats import ExportOptions
 from dcse_tf.options import Options
 from dcse_tf.search.embed_file import EmbedOptions

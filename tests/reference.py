@@ -40,12 +40,6 @@ def mean_of_rows(rows: np.ndarray) -> np.ndarray:
     return total / len(rows)
 
 
-def masked_mean(rows: np.ndarray, is_real: Sequence[bool]) -> np.ndarray:
-    """Mean of the rows that are real; zero if none is."""
-    real = np.array([row for row, keep in zip(rows, is_real, strict=True) if keep])
-    return mean_of_rows(real) if len(real) else np.zeros(rows.shape[1])
-
-
 def aggregate_turns(refined: Sequence[np.ndarray]) -> np.ndarray:
     """Equation 7, I2, pooled: the mean over turns of the mean over the turn's own tokens."""
     return mean_of_rows(np.array([mean_of_rows(rows) for rows in refined]))
@@ -115,47 +109,6 @@ def turn_weights(
     return [float(released) + alpha for alpha in alphas]
 
 
-def residual_similarity(
-    context: Sequence[np.ndarray],
-    response: np.ndarray,
-    lam: float,
-    weights: Sequence[np.ndarray] | None = None,
-    released: bool = False,
-) -> float:
-    """`similarity` with lambda U + M R for M R; with a network's weights the turns by it."""
-    refined = [lam * u.astype(np.float64) + refined_embedding(u, response) for u in context]
-    pooled = [mean_of_rows(rows) for rows in refined]
-    shares = turn_weights(pooled, weights, released)
-    aware = np.sum([share * row for share, row in zip(shares, pooled, strict=True)], axis=0)
-    return cosine(aware, mean_of_rows(response))
-
-
-def context_similarity(
-    context: Sequence[np.ndarray],
-    response: np.ndarray,
-    weights: Sequence[np.ndarray] | None = None,
-    released: bool = False,
-) -> float:
-    """Cosine of R_tilde and the context, whose turns have the same weights in both."""
-    pooled = [mean_of_rows(refined_embedding(utterance, response)) for utterance in context]
-    shares = turn_weights(pooled, weights, released)
-    aware = np.sum([share * row for share, row in zip(shares, pooled, strict=True)], axis=0)
-    means = [mean_of_rows(utterance) for utterance in context]
-    own = np.sum([share * row for share, row in zip(shares, means, strict=True)], axis=0)
-    return cosine(aware, own)
-
-
-def maxsim(context: Sequence[np.ndarray], response: np.ndarray) -> float:
-    """The mean over turns of the mean largest cosine of tokens, of both directions the mean."""
-    total = 0.0
-    for utterance in context:
-        cosines = [[cosine(u, r) for r in response] for u in utterance]
-        forth = sum(max(row) for row in cosines) / len(utterance)
-        back = sum(max(column) for column in zip(*cosines, strict=True)) / len(response)
-        total += (forth + back) / 2
-    return total / len(context)
-
-
 def plain_cosine(context: Sequence[np.ndarray], response: np.ndarray) -> float:
     """Cosine of a response's mean `[m, d]` and the mean of the context utterances' means."""
     turns = np.array([mean_of_rows(rows) for rows in context])
@@ -177,18 +130,6 @@ def nt_xent(similarities: Sequence[float], temperature: float) -> float:
     """One term of equation 8; the first similarity is the positive's."""
     terms = [math.exp(value / temperature) for value in similarities]
     return -math.log(terms[0] / sum(terms))
-
-
-def distillation(
-    similarities: Sequence[float],
-    scores: Sequence[float],
-    temperature: float,
-    teacher_temperature: float,
-) -> float:
-    """Cross entropy of the similarities' softmax under that of a teacher's scores."""
-    student = softmax([value / temperature for value in similarities])
-    teacher = softmax([value / teacher_temperature for value in scores])
-    return -sum(p * math.log(q) for p, q in zip(teacher, student, strict=True))
 
 
 def layer_norm(row: np.ndarray, gamma: np.ndarray, beta: np.ndarray, epsilon: float) -> np.ndarray:
@@ -499,62 +440,3 @@ def consistency_loss(same: float, other: float, margin: float) -> float:
 def negative_log_likelihood(logits: Sequence[float], answer: int) -> float:
     """Of the answer under the softmax of the logits."""
     return -math.log(math.exp(logits[answer]) / sum(math.exp(logit) for logit in logits))
-
-
-def turn_key(
-    turn: np.ndarray, around: Sequence[np.ndarray], weight: float, mean: np.ndarray
-) -> np.ndarray:
-    """The turn's embedding and `weight` times the mean of those around it, each centred and of
-    length 1; of length 1 itself.
-    """
-
-    def unit(vector: np.ndarray) -> np.ndarray:
-        return vector / math.sqrt(sum(float(x) ** 2 for x in vector))
-
-    context = mean_of_rows(np.array([unit(np.float64(vector) - mean) for vector in around]))
-    return unit(unit(np.float64(turn) - mean) + weight * context)
-
-
-def mutual_neighbours(
-    keys: Sequence[np.ndarray],
-    dialogues: Sequence[object],
-    texts: Sequence[object],
-    roles: Sequence[object],
-    count: int,
-) -> dict[tuple[int, int], float]:
-    """Pairs of places each among the other's `count` nearest of other dialogues and other texts and
-    of the same role, and their cosines in steps of 1e-6. Of equally near ones the first is nearer.
-    """
-    cosines = [[round(cosine(first, second), 6) for second in keys] for first in keys]
-    nearest = []
-    for i in range(len(keys)):
-        others = [
-            j
-            for j in range(len(keys))
-            if dialogues[j] != dialogues[i] and texts[j] != texts[i] and roles[j] == roles[i]
-        ]
-        nearest.append(sorted(others, key=lambda j: (-cosines[i][j], j))[:count])
-    return {
-        (i, j): cosines[i][j]
-        for i in range(len(keys))
-        for j in nearest[i]
-        if i < j and i in nearest[j]
-    }
-
-
-def neighbour_contrast(
-    pairs: Sequence[tuple[object, object]], embeddings: dict, temperature: float
-) -> list[tuple[float, bool]]:
-    """Of each pair there and back: -log softmax of the partner's cosine among those of all texts
-    that are no partner of the text, and whether the partner is above all the others.
-    """
-    texts = list(dict.fromkeys(text for pair in pairs for text in pair))
-    results = []
-    for pair in pairs:
-        for text, partner in (pair, pair[::-1]):
-            partners = {a for p in pairs for a, b in (p, p[::-1]) if b == text}
-            others = [other for other in texts if other != text and other not in partners]
-            cosines = [cosine(embeddings[text], embeddings[other]) for other in (partner, *others)]
-            hit = all(cosines[0] > value for value in cosines[1:])
-            results.append((nt_xent(cosines, temperature), hit))
-    return results

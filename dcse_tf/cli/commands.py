@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 from dcse_tf import progress
 from dcse_tf.arguments import list_presets, parse_flags
-from dcse_tf.bert.blanks import is_blank
 from dcse_tf.cli.help import HELP, as_flags, describe_job, list_jobs, one_line
 from dcse_tf.errors import EXIT_STATUS, InputError, name_missing_tensorflow
 from dcse_tf.files import atomic_file
@@ -110,6 +109,7 @@ def embed(options: Any) -> str:
 
 def search(options: Any) -> None:
     """Answers the queries of the options or, one at a time, those of standard input."""
+    from dcse_tf.bert.vocabulary import is_blank
     from dcse_tf.search.searcher import open_searcher
 
     given = None if options.query is None else [options.query]
@@ -124,7 +124,8 @@ def search(options: Any) -> None:
             partial = stack.enter_context(atomic_file(pathlib.Path(options.output)))
             file = stack.enter_context(partial.open("w", encoding="utf-8"))
         # The sender of a line of standard input may wait for its answer.
-        single = ((query, searcher.answer([query])[0]) for query in _read_queries())
+        asked = (query for query in _read_queries() if not is_blank(query))
+        single = ((query, searcher.answer([query])[0]) for query in asked)
         for query, hits in single if given is None else searcher.answer_all(given):
             answer = _format_json if options.output else _format_answer
             print(answer(query, hits), file=file, flush=not written)
@@ -133,7 +134,7 @@ def search(options: Any) -> None:
 
 
 def _read_queries() -> Iterator[str]:
-    """Yields the lines of standard input, except blank ones."""
+    """Yields the lines of standard input."""
     if sys.stdin.isatty():
         print("a query a line, please; Ctrl-D ends", file=sys.stderr)
     for number, raw in enumerate(iter(sys.stdin.buffer.readline, b""), start=1):
@@ -141,8 +142,7 @@ def _read_queries() -> Iterator[str]:
             query = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
             raise InputError(f"standard input:{number}: not UTF-8: {error.reason}") from error
-        if not is_blank(query):
-            yield query
+        yield query
 
 
 def _format_answer(query: str, hits: list[Any]) -> str:
@@ -152,7 +152,7 @@ def _format_answer(query: str, hits: list[Any]) -> str:
         often = f" (x{hit.count})" if hit.count > 1 else ""
         score = "" if hit.score is None else f"{hit.score:8.4f}  "
         lines.append(f"{hit.rank:>4}  {score}{hit.cosine:.4f}  line {hit.line}{often}  {hit.text}")
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, "" if hits else "   -  none of the texts is good enough\n"])
 
 
 def _format_json(query: str, hits: list[Any]) -> str:
@@ -210,12 +210,12 @@ JOBS = {
     ),
     "evaluate": Job(
         "Scores a sentence encoder on retrieval, STS and response selection sets.",
-        "evaluation.evaluate_options:EvaluateOptions",
+        "evaluation.evaluate:EvaluateOptions",
         evaluate,
     ),
     "compare": Job(
         "Compares models by the results that evaluate wrote, by a paired bootstrap.",
-        "evaluation.evaluate_options:CompareOptions",
+        "evaluation.evaluate:CompareOptions",
         compare,
     ),
     "embed": Job("Embeds the sentences of a file.", "search.embed_file:EmbedOptions", embed),
@@ -223,6 +223,12 @@ JOBS = {
         "Finds the texts of a corpus that are nearest to queries.",
         "search.searcher:SearchOptions",
         search,
+    ),
+    "calibrate": Job(
+        "Learns which answers are good enough, and the weight of two stages.",
+        "search.calibrate:CalibrateOptions",
+        "search.calibrate:calibrate",
+        "the calibration is in {output}; give it to search or serve as --calibration={output}",
     ),
     "explain": Job(
         "Shows what the similarity of a response and its context is made of.",

@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from dcse_tf.bert.blanks import is_blank
+from dcse_tf.bert.vocabulary import is_blank
 from dcse_tf.errors import require
 
 # Self-supervised tasks that a re-ranker can learn besides matching (Xu et al. 2020, section 2.3).

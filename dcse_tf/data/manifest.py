@@ -94,7 +94,12 @@ def read_manifest(folder: pathlib.Path, tokenizer_fingerprint: str | None = None
     content = read_json_object(path, "a manifest of prepare_data")
     try:
         version = int(content.pop("format_version"))
-        splits = {name: _parse_split(**split) for name, split in content["splits"].items()}
+        splits = {}
+        for name, split in content["splits"].items():
+            files = tuple(Shard(**shard) for shard in split.pop("shards"))
+            given, index = split.pop("given", None), Index(**split.pop("index"))
+            given = Given(**given) if given else None
+            splits[name] = Split(**split, shards=files, index=index, given=given)
         manifest = Manifest(**{**content, "splits": splits})
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{path}: not a manifest of prepare_data: {error!r}") from error
@@ -114,15 +119,6 @@ def read_manifest(folder: pathlib.Path, tokenizer_fingerprint: str | None = None
             "the encoder's; run prepare_data with `vocab` set to the encoder"
         )
     return manifest
-
-
-def _parse_split(
-    shards: list[dict], index: dict, given: dict | None = None, **counts: int
-) -> Split:
-    files = tuple(Shard(**shard) for shard in shards)
-    return Split(
-        **counts, shards=files, index=Index(**index), given=Given(**given) if given else None
-    )
 
 
 class Blocks(NamedTuple):

@@ -30,7 +30,6 @@ from dcse_tf.data.corpus import (
     join_session,
     read_raw_sessions,
 )
-from dcse_tf.data.dialogue import Session
 from dcse_tf.data.formats import RawSession
 from dcse_tf.data.manifest import SPLITS, Manifest, write_manifest
 from dcse_tf.data.records import SessionRecord, SplitWriter, serialize_session
@@ -240,7 +239,10 @@ class ChunkSerializer:
             text = "" if split == "train" else json.dumps(session.to_dict(), ensure_ascii=False)
             truncated = int(np.count_nonzero(cut[start:middle]))
             counts = len(turns), sum(map(len, own)), truncated, len(negatives)
-            records.append(SessionRecord(split, record, text, _digest(session), counts))
+            content = {k: v for k, v in session.to_dict().items() if k != "dialogue"}
+            content |= {"given": session.given} if session.given else {}
+            digest = hashlib.blake2b(json.dumps(content).encode(), digest_size=16).digest()
+            records.append(SessionRecord(split, record, text, digest, counts))
         return ChunkRecords(records, found, dropped)
 
 
@@ -264,9 +266,3 @@ def _choose_negatives(
             kept.append(place)
     dropped["sessions_without_negative"] += not kept
     return kept
-
-
-def _digest(session: Session) -> bytes:
-    content = {k: v for k, v in session.to_dict().items() if k != "dialogue"}
-    text = json.dumps({**content, "given": session.given} if session.given else content)
-    return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -210,7 +210,8 @@ def sample_utterances(
     (tokens)]`, with [CLS] and [SEP].
 
     The utterances with the smallest keys, made of token ids and the seed, are drawn in order of
-    their keys. So the first n utterances of a larger sample are the sample of size n.
+    their keys. So the first n utterances of a larger sample are the sample of size n. Raises
+    InputError if there are fewer than two.
     """
     split = manifest.splits["train"]
     records = tf.data.TFRecordDataset(shard_paths(folder, split)).map(
@@ -230,6 +231,9 @@ def sample_utterances(
         progress.update(progress.done + int(batch["session"].shape[0]), split.sessions)
 
     chosen = [kept[key] for key in sorted(kept)[: count or None]]
+    if len(chosen) < 2:
+        few = f"at least two distinct utterances in the train split, found {len(chosen)}"
+        raise InputError(f"`data_dir`={folder}: expected {few}")
     values = np.concatenate([np.zeros(0, np.int32), *chosen])
     lengths = np.array([len(ids) for ids in chosen], np.int64)
     return tf.RaggedTensor.from_row_lengths(values, lengths)

@@ -7,9 +7,9 @@ import functools
 import pathlib
 
 from dcse_tf.bert.checkpoints import resolve_checkpoint
+from dcse_tf.bert.encoder_options import ModelOptions
 from dcse_tf.encoder import exported_models
 from dcse_tf.encoder.backend import Backend, FunctionBackend, hash_arrays
-from dcse_tf.encoder.model_options import ModelOptions
 from dcse_tf.errors import InputError, name_missing_tensorflow
 from dcse_tf.reading.reranker_files import is_reranker
 

@@ -10,11 +10,11 @@ from typing import Any, Self
 import numpy as np
 from absl import logging
 
-from dcse_tf.bert.blanks import NO_CANDIDATE, is_blank
+from dcse_tf.bert.encoder_options import ModelOptions
+from dcse_tf.bert.vocabulary import NO_CANDIDATE, is_blank
 from dcse_tf.encoder.backend import Backend, Match, normalize
 from dcse_tf.encoder.backend import Progress as ProgressFunction
 from dcse_tf.encoder.load import load_backend
-from dcse_tf.encoder.model_options import ModelOptions
 from dcse_tf.errors import InputError
 from dcse_tf.files import hash_bytes
 from dcse_tf.matching.head_files import HeadMaps, project

@@ -10,8 +10,7 @@ import numpy as np
 import onnx
 
 from dcse_tf.bert import checkpoints, sentence_modules
-from dcse_tf.bert.blanks import NO_CANDIDATE
-from dcse_tf.bert.vocabulary import Vocabulary
+from dcse_tf.bert.vocabulary import NO_CANDIDATE, Vocabulary
 from dcse_tf.bert.weights import read_bert_tensors
 from dcse_tf.encoder.exported_models import MODEL_FILE, SETTINGS_FILE, OnnxBackend
 from dcse_tf.encoder.graph import EncoderGraph

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from dcse_tf.bert.blanks import BLANK, NO_CANDIDATE
 from dcse_tf.bert.pairs import end_turns, find_rows, join_turns, place_segments, strip_ends
 from dcse_tf.bert.token_rows import make_rule
+from dcse_tf.bert.vocabulary import BLANK, NO_CANDIDATE
 from dcse_tf.encoder.exported_models import EMBED, MATCH, SCORE, SETTINGS_FILE
 from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder

@@ -22,7 +22,6 @@ from dcse_tf.data.records import sample_utterances
 from dcse_tf.encoder.backend import normalize
 from dcse_tf.encoder.exported_models import STATIC_FILE, STATIC_TABLE, STATIC_TYPE
 from dcse_tf.encoder.graph import EncoderGraph
-from dcse_tf.errors import InputError
 from dcse_tf.exporting.export_formats import ExportOptions
 from dcse_tf.files import write_json
 from dcse_tf.progress import Progress
@@ -51,11 +50,6 @@ def write_encoder(
     data_dir, vocabulary = pathlib.Path(options.data_dir), encoder.vocabulary
     manifest = read_manifest(data_dir, vocabulary.fingerprint())
     ids = sample_utterances(data_dir, manifest, _UTTERANCES, seed=0)
-    if ids.nrows() < 2:  # which have no principal components
-        raise InputError(
-            f"`data_dir`={data_dir}: expected at least two distinct utterances in the train "
-            f"split, found {int(ids.nrows())}"
-        )
 
     # Every token of the vocabulary between [CLS] and [SEP].
     tokens = np.arange(len(vocabulary.tokens), dtype=np.int32)

@@ -2,18 +2,18 @@
 
 import dataclasses
 import itertools
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 
-from dcse_tf.bert.blanks import NO_CANDIDATE, is_blank
+from dcse_tf.bert.encoder_options import ModelOptions
 from dcse_tf.bert.token_rows import UnknownTokens, make_rule
-from dcse_tf.bert.vocabulary import Vocabulary
+from dcse_tf.bert.vocabulary import NO_CANDIDATE, Vocabulary, is_blank
 from dcse_tf.encoder.backend import BATCH_TOKENS, batch_by_length
 from dcse_tf.encoder.exported_models import is_onnx
-from dcse_tf.encoder.model_options import ModelOptions
 from dcse_tf.encoder.sentence_encoder import read_text_lists, read_texts
 from dcse_tf.errors import InputError, name_missing_tensorflow
 from dcse_tf.progress import Progress
@@ -137,6 +137,7 @@ class Reranker:
         candidates: Iterable[str],
         roles: Sequence[str] | None = None,
         responder: str | None = None,
+        none_below: float = -math.inf,
     ) -> list[Ranked]:
         """Ranks candidate responses, the best first; ties keep the order given.
 
@@ -144,6 +145,8 @@ class Reranker:
             context: the turns before the response, the oldest first; a string is one turn.
             candidates: the candidate responses.
             roles, responder: this context's entries of the arguments of `score`.
+            none_below: a score that the best has to exceed, or else nothing is returned: none of
+                them is an answer. `Calibration.threshold` gives it.
         """
         turns = [context] if isinstance(context, str) else context
         texts = read_texts(candidates, "candidates")
@@ -155,6 +158,8 @@ class Reranker:
             show_progress=False,
         )
         order = np.argsort(-scores, kind="stable").tolist()
+        if not (scores > none_below).any():
+            return []
         return [Ranked(place, texts[place], float(scores[place])) for place in order]
 
     def score(

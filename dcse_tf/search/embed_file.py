@@ -15,7 +15,7 @@ from typing import IO, Any
 import numpy as np
 from absl import logging
 
-from dcse_tf.encoder.model_options import ModelOptions
+from dcse_tf.bert.encoder_options import ModelOptions
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError, name_output
 from dcse_tf.files import (

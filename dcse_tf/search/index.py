@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from dcse_tf.bert.blanks import is_blank
+from dcse_tf.bert.vocabulary import is_blank
 from dcse_tf.encoder.backend import normalize
 from dcse_tf.errors import InputError, OutputError, require
 from dcse_tf.evaluation.metrics import TIE_TOLERANCE, quantize

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import itertools
+import math
 import pathlib
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -11,10 +12,8 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from dcse_tf.bert.blanks import is_blank
-from dcse_tf.bert.vocabulary import END_OF_TURN
+from dcse_tf.bert.vocabulary import END_OF_TURN, is_blank
 from dcse_tf.encoder.backend import normalize
-from dcse_tf.encoder.model_options import ModelOptions
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.files import (
@@ -28,6 +27,7 @@ from dcse_tf.options import OptionError, option
 from dcse_tf.progress import Progress
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.search import index as layout
+from dcse_tf.search.calibration import CalibratedOptions, Calibration
 from dcse_tf.search.embed_file import write_header
 from dcse_tf.search.index import MADE_FROM_FILE, Hit, SearchIndex
 
@@ -36,7 +36,7 @@ _TEXTS_AT_A_TIME = 65_536
 _SETTINGS = ("pooling", "max_sequence_length", "truncate_dim")
 
 
-class SearchOptions(ModelOptions):
+class SearchOptions(CalibratedOptions):
     """Finds the texts of a corpus that are nearest to queries."""
 
     corpus: str = option(
@@ -103,6 +103,10 @@ class SearchOptions(ModelOptions):
         if self.query is not None and is_blank(self.query):
             raise OptionError("`query`: is blank; without it, queries come from standard input")
         self.check_needed("reranker", "rerank_top", "cosine_weight")
+        if self.calibration and self.cosine_weight:
+            self.refuse("cosine_weight", "is that of `calibration`")
+        if self.calibration and not self.reranker and self.find == "similar":
+            self.refuse("calibration", "is for answers: give a `reranker`, or `find`=responses")
         if self.projection:
             raise OptionError("`projection`: give `find`=responses, which uses both heads")
         if self.find == "responses":  # the heads were trained on whole mean embeddings
@@ -121,13 +125,15 @@ class Searcher:
     index: SearchIndex
     encoder: SentenceEncoder
     reranker: Reranker | None = None
+    calibration: Calibration | None = None
 
     def answer(self, queries: list[str]) -> list[list[Hit]]:
         """The nearest texts of each query, best first.
 
         If responses are searched, or with a re-ranker, a query is a dialogue, see `split_turns`.
         With a re-ranker its hits are those of the nearest texts that the re-ranker scores highest,
-        or whose scores plus weighted cosines are highest.
+        or whose scores plus weighted cosines are highest. With a calibration, a query whose best
+        hit does not exceed its threshold has none.
         """
         config, responses = self.config, self.config.find == "responses"
         # The mean of a dialogue's turns, which with heads is mapped by that of the context.
@@ -138,16 +144,21 @@ class Searcher:
         means = np.stack([part.mean(axis=0) for part in np.split(rows, ends)])
         if responses:
             means = self.encoder.project(means, "context")
+        weight, least = config.cosine_weight, -math.inf
+        if self.calibration:
+            weight = self.calibration.cosine_weight
+            least = self.calibration.threshold(config.false_accepts)
         found = self.index.search(means, config.rerank_top if self.reranker else config.top)
         if self.reranker is None:
-            return found
+            return [hits if hits[0].cosine > least else [] for hits in found]
         texts = [[hit.text for hit in hits] for hits in found]
         answers = []
         scores = self.reranker.score(contexts, texts, show_progress=len(queries) > 1)
         for hits, row in zip(found, scores, strict=True):
-            sums = row + config.cosine_weight * np.array([hit.cosine for hit in hits])
+            sums = row + weight * np.array([hit.cosine for hit in hits])
             # Of equal ones, the nearer first.
             order = np.argsort(-sums, kind="stable")[: config.top]
+            order = order[: config.top * (sums.max() > least)]
             answers.append(
                 [
                     dataclasses.replace(hits[place], rank=rank, score=float(row[place]))
@@ -155,6 +166,11 @@ class Searcher:
                 ]
             )
         return answers
+
+    def describe(self) -> dict[str, str]:
+        """What a calibration depends on, besides the corpus."""
+        reranker = {"`reranker`": self.reranker.fingerprint()} if self.reranker else {}
+        return {"`find`": self.config.find, "`model`": self.encoder.fingerprint(), **reranker}
 
     def answer_all(self, queries: Iterable[str]) -> Iterator[tuple[str, list[Hit]]]:
         """Yields every query with its hits; queries are processed in large groups."""
@@ -222,7 +238,11 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
             f"`index`={folder}: was built with other settings or inputs",
             "give the same, another `index`, or `overwrite` to build it anew",
         )
-        yield Searcher(config, index, encoder, reranker)
+        searcher = Searcher(config, index, encoder, reranker)
+        if config.calibration:
+            calibration = Calibration.read(config.calibration, searcher.describe())
+            searcher = dataclasses.replace(searcher, calibration=calibration)
+        yield searcher
 
 
 def build_index(

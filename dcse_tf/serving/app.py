@@ -4,6 +4,7 @@ import asyncio
 import base64
 import contextlib
 import hmac
+import math
 import pathlib
 import uuid
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -87,6 +88,8 @@ class Service:
     rerank requests use the encoder's cosine.
     """
 
+    none_below = -math.inf  # the logit that the best document has to exceed
+
     def __init__(self, options: ServeOptions, encoder: SentenceEncoder, reranker: Reranker | None):
         # Without a name of its own, a model has the last part of its folder's or its package's.
         self.name = options.name or pathlib.PurePath(options.model.removeprefix("package:")).name
@@ -115,7 +118,8 @@ class Service:
     async def relevance(self, query: str, documents: list[str]) -> tuple[np.ndarray, int]:
         """Scores documents by their relevance to a query: probabilities by the re-ranker or,
         without one, cosines with the mean embedding of the query's turns. A blank document has the
-        lowest, 0 or -1. Returns float64 `[documents]` and the number of tokens.
+        lowest, 0 or -1. Returns float64 `[documents]`, or `[0]` if none of them is good enough,
+        and the number of tokens.
         """
         turns = split_turns(query)
         if self._reranker:
@@ -124,6 +128,8 @@ class Service:
             tokens = [of_context + own for own in self._estimate(documents)]
             items = [(tuple(turns), document) for document in documents]
             logits = await self.batcher.submit(RERANK, items, tokens)
+            if max(logits) <= self.none_below:
+                return np.zeros(0), sum(tokens)
             return scipy.special.expit(np.array(logits, np.float64)), sum(tokens)
         rows, read, _ = await self.embed([*turns, *documents])
         rows = normalize(rows)

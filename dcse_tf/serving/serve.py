@@ -6,9 +6,9 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dcse_tf.encoder.model_options import ModelOptions
 from dcse_tf.errors import InputError, require
 from dcse_tf.options import option
+from dcse_tf.search.calibration import CalibratedOptions, Calibration
 
 if TYPE_CHECKING:
     import fastapi
@@ -19,7 +19,7 @@ _BACKLOG = 2048  # connections that may wait to be accepted
 _LAST_ANSWERS = 120
 
 
-class ServeOptions(ModelOptions):
+class ServeOptions(CalibratedOptions):
     """Answers requests over HTTP."""
 
     reranker: str = option(
@@ -42,6 +42,10 @@ class ServeOptions(ModelOptions):
     max_body_mb: float = option(
         8.0, "Megabytes in a request, at most; a larger request is refused (413).", minimum=0.0
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_needed("reranker", "calibration")
 
 
 def serve(options: ServeOptions, announce: Callable[[str], object]) -> None:
@@ -120,6 +124,10 @@ def make_app(options: ServeOptions) -> "fastapi.FastAPI":
             option="reranker",
         )
     service = Service(options, SentenceEncoder.from_options(options), reranker)
+    if options.calibration and reranker:
+        made_from = {"`reranker`": reranker.fingerprint()}
+        calibration = Calibration.read(options.calibration, made_from)
+        service.none_below = calibration.threshold(options.false_accepts)
     service.warm_up()
     keys = os.environ.get(KEY_VARIABLE, "").split()
     return create_app(service, keys, int(options.max_body_mb * 1e6))

@@ -10,7 +10,7 @@ import pathlib
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from dcse_tf.encoder.model_options import ModelOptions
+from dcse_tf.bert.encoder_options import ModelOptions
 from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_directory
 from dcse_tf.search.embed_file import EmbedOptions

@@ -25,7 +25,7 @@ CALLS = {
     "pyarrow": """
         import pathlib
         from dcse_tf.data.formats.reading import read_parquet
-        next(read_parquet(pathlib.Path("a.parquet")))
+        next(read_parquet(pathlib.Path("a.parquet"), list))
     """,
 }
 EXTRAS = {

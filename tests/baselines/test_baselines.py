@@ -19,8 +19,7 @@ from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.records import sample_utterances
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation.evaluate import evaluate
-from dcse_tf.evaluation.evaluate_options import EvaluateOptions
+from dcse_tf.evaluation.evaluate import EvaluateOptions, evaluate
 from dcse_tf.exporting.export import export
 from dcse_tf.exporting.export_formats import ExportOptions
 from dcse_tf.options import OptionError, option

@@ -12,7 +12,7 @@ from dcse_tf.data.dialogue import Utterance
 from dcse_tf.data.formats import FORMATS, register_format
 from dcse_tf.data.prepare import prepare
 from dcse_tf.evaluation import evaluate as evaluate_job
-from dcse_tf.evaluation.evaluate_options import EvaluateOptions
+from dcse_tf.evaluation.evaluate import EvaluateOptions
 from dcse_tf.input_files import read_lines
 from dcse_tf.options import OptionError, option
 from dcse_tf.tasks import TASKS, register_task

@@ -13,8 +13,8 @@ from tiny_checkpoints import write_mpnet_vocabulary, write_weights
 import dcse_tf
 from dcse_tf.baselines.registry import Fitted, write_baseline
 from dcse_tf.bert.bert import build_bert_encoder
-from dcse_tf.bert.blanks import BLANK, NO_CANDIDATE, is_blank
 from dcse_tf.bert.sentence_modules import SentenceModules, write_modules, write_prefix
+from dcse_tf.bert.vocabulary import BLANK, NO_CANDIDATE, is_blank
 from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.matching.equations import MatchingForm, build_turn_attention, write_matching
 

@@ -16,8 +16,7 @@ from dcse_tf.cli import commands
 from dcse_tf.errors import InputError, OutputError
 from dcse_tf.evaluation import evaluate as job
 from dcse_tf.evaluation import report, response_selection
-from dcse_tf.evaluation.evaluate import evaluate
-from dcse_tf.evaluation.evaluate_options import CompareOptions, EvaluateOptions
+from dcse_tf.evaluation.evaluate import CompareOptions, EvaluateOptions, evaluate
 from dcse_tf.evaluation.report import compare_results, describe_differences
 from dcse_tf.options import OptionError
 from dcse_tf.training.build import build_training

@@ -20,7 +20,7 @@ from tiny_reranker import (
 )
 
 import dcse_tf
-from dcse_tf.bert.blanks import NO_CANDIDATE
+from dcse_tf.bert.vocabulary import NO_CANDIDATE
 from dcse_tf.encoder.graph import EncoderGraph, load_graph
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError, OutputError

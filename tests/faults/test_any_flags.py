@@ -21,6 +21,7 @@ NEEDED = {
     "build_candidates": "--input=a.jsonl --output=out.jsonl",
     "compare": "--results=a.json,b.json",
     "merge": "--start=start --trained=run --output_dir=out",
+    "calibrate": "--model=run --dialogues=a.jsonl --output=b.json",
     "explain": "--model=run --input=a.jsonl --output_dir=out",
     "search": "--model=run --corpus=a.txt",
     "serve": "--model=run",

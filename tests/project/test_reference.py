@@ -44,12 +44,6 @@ def test_cosine_of_a_zero_vector_is_zero():
     assert reference.cosine(np.array([3.0, 4]), np.array([4.0, 3])) == pytest.approx(24 / 25)
 
 
-def test_masked_mean():
-    rows = np.array([[1.0, 2], [50, 60], [3, 4]])
-    np.testing.assert_allclose(reference.masked_mean(rows, [True, False, True]), [2, 3])
-    np.testing.assert_allclose(reference.masked_mean(rows, [False] * 3), [0, 0])
-
-
 def test_nt_xent():
     # -log(e^5 / (e^5 + e^1)) = log(1 + e^-4)
     assert reference.nt_xent([0.5, 0.1], 0.1) == pytest.approx(math.log1p(math.exp(-4)))

@@ -78,7 +78,7 @@ def test_the_commands_are_found():
         "export",
     }
     assert jobs["docs/response_selection.md"] == {
-        *("prepare_data", "train", "build_candidates", "evaluate", "export", "search"),
+        *("prepare_data", "train", "build_candidates", "evaluate", "export", "search", "calibrate")
     }
     assert len(read_page("README.md").splitlines()) <= 120
     for page in PAGES:

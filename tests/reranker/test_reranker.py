@@ -18,7 +18,7 @@ from tiny_reranker import (
 )
 
 import dcse_tf
-from dcse_tf.bert.blanks import NO_CANDIDATE
+from dcse_tf.bert.vocabulary import NO_CANDIDATE
 from dcse_tf.errors import InputError
 from dcse_tf.reading.reranker_files import RerankerSettings, write_reranker_settings
 

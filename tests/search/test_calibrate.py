@@ -1,0 +1,111 @@
+"""Calibration: the threshold by hand and by its guarantee, the job, and who abstains by it."""
+
+import json
+
+import numpy as np
+import pytest
+from load_once import load_once  # noqa: F401
+from tiny_bert import build_backbone, save_checkpoint
+from tiny_reranker import save_reranker
+from written_dialogues import make_dialogues
+
+import dcse_tf
+from dcse_tf.cli.commands import main
+from dcse_tf.errors import InputError
+from dcse_tf.evaluation.response_selection import make_samples, read_sessions
+from dcse_tf.reranker.reranker import Reranker
+from dcse_tf.search.calibration import Calibration
+
+
+def test_a_threshold_is_a_quantile_of_wrong_scores():
+    """Of 9 scores, rate 20: the ceil(10 x 0.8) = 8th; rate 5: a 10th, which there is not."""
+    wrong = [float(score) for score in range(1, 10)]
+    rates = {20.0: 8.0, 19.0: 9.0, 5.0: np.inf, 90.0: 1.0, 95.0: 1.0, 100.0: -np.inf}
+    assert {rate: Calibration({}, 0.0, wrong).threshold(rate) for rate in rates} == rates
+
+
+@pytest.mark.parametrize("rate", [2.0, 10.0, 50.0])
+def test_wrong_answers_are_given_at_no_higher_a_rate(rate):
+    """Over 20,000 draws of 60 dialogues; a plain quantile gives 3.3, 11.5 and 50.8 percent."""
+    scores = np.random.default_rng(0).gumbel(size=(20_000, 61))
+    least = [Calibration({}, 0.0, sorted(row[:-1])).threshold(rate) for row in scores]
+    real = 100 * np.mean(scores[:, -1] > least)
+    assert rate - 100 / 61 - 1 < real < rate + 0.7
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("calibrate")
+    save_checkpoint(folder / "model", build_backbone())
+    save_reranker(folder / "reranker")
+    for name, dialogues in {"dev": make_dialogues(50), "test": make_dialogues(80)[50:]}.items():
+        lines = [json.dumps(dialogue) + "\n" for dialogue in dialogues]
+        (folder / f"{name}.jsonl").write_text("".join(lines))
+    texts = [turn["text"] for dialogue in make_dialogues(90)[80:] for turn in dialogue["turns"]]
+    (folder / "texts.txt").write_text("".join(f"{text}\n" for text in texts))
+    return folder
+
+
+def calibrate(folder, output, *flags):
+    main(["calibrate", f"--dialogues={folder}/dev.jsonl", f"--output={output}", *flags])
+    return Calibration.read(output)
+
+
+def test_a_reranker_alone_learns_what_its_wrong_answers_score(folder, tmp_path, capsys):
+    found = calibrate(
+        folder,
+        tmp_path / "it.json",
+        f"--model={folder}/reranker",
+        "--candidates=5",
+        f"--check_dialogues={folder}/test.jsonl",
+    )
+    reranker = Reranker.load(folder / "reranker")
+    sessions = read_sessions(folder / "dev.jsonl")
+    samples = make_samples(sessions, candidates=5, context_turns=3, max_samples=0, seed=0)
+    scores = reranker.score([s.context for s in samples], [s.candidates for s in samples])
+    np.testing.assert_allclose(found.wrong, sorted(row[1:].max() for row in scores), atol=1e-5)
+    printed = capsys.readouterr().out
+    assert printed.count("R@1 of 5") == 2
+    assert f"{found.threshold(20.0):.3f}" in printed
+
+    sample = samples[0]
+    best = reranker.rank(sample.context, sample.candidates)[0].score
+    assert reranker.rank(sample.context, sample.candidates, none_below=best) == []
+    assert len(reranker.rank(sample.context, sample.candidates, none_below=best - 0.01)) == 5
+
+
+def test_search_answers_only_what_is_good_enough(folder, tmp_path, capsys):
+    stages = [f"--model={folder}/model", f"--reranker={folder}/reranker", "--rerank_top=4"]
+    index = f"--index={tmp_path}/index"
+    query = "--query=hello [EOT] where is my blue parcel"
+    main(["search", *stages, index, f"--corpus={folder}/texts.txt", query, "--top=3"])
+    found = calibrate(folder, tmp_path / "it.json", *stages, index)
+    assert found.cosine_weight > 0
+    given = [index, query, "--top=3", "--output=-", f"--calibration={tmp_path}/it.json"]
+
+    def ask(rate):
+        capsys.readouterr()
+        main(["search", *stages, *given, f"--false_accepts={rate}"])
+        return json.loads(capsys.readouterr().out)["answers"]
+
+    every = ask(100)
+    sums = [hit["score"] + found.cosine_weight * hit["cosine"] for hit in every]
+    assert sums == sorted(sums, reverse=True)
+    assert len(sums) == 3
+    for rate in (0, 10, 30, 50, 70, 90):
+        assert ask(rate) == (every if sums[0] > found.threshold(rate) else [])
+
+
+def test_a_calibration_of_other_models_is_refused(folder, tmp_path):
+    calibrate(folder, tmp_path / "it.json", f"--model={folder}/reranker")
+    models = [f"--model={folder}/model", f"--reranker={folder}/reranker"]
+    given = [f"--calibration={tmp_path}/it.json", f"--corpus={folder}/texts.txt"]
+    with pytest.raises(SystemExit, match=r"--calibration=.*it.json: is of other models: `?.*model"):
+        main(["search", *models, *given, "--query=ok"])
+    (tmp_path / "broken.json").write_text('{"wrong": 3}')
+    with pytest.raises(InputError, match=r"broken.json: not what calibrate writes"):
+        dcse_tf.Calibration.read(tmp_path / "broken.json")
+    with pytest.raises(SystemExit, match=r"--calibration=.*: is for answers"):
+        main(["search", models[0], *given, "--query=ok"])
+    with pytest.raises(SystemExit, match=r"--index=.*resemble a query"):
+        calibrate(folder, tmp_path / "it.json", models[0], "--index=there")
