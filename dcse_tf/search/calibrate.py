@@ -6,7 +6,6 @@ rank highest. What the best of the others scores is what an answer can score alt
 right: so a query has no answer if its best one scores no more than most of these.
 """
 
-import contextlib
 import dataclasses
 import math
 import pathlib
@@ -15,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dcse_tf.bert.encoder_options import ModelOptions
-from dcse_tf.bert.vocabulary import END_OF_TURN
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.metrics import PROJECTED, RERANKER, recall_at, reciprocal_rank
 from dcse_tf.evaluation.response_selection import (
@@ -28,14 +27,14 @@ from dcse_tf.files import write_record
 from dcse_tf.options import option
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.search.calibration import Calibration
-from dcse_tf.search.searcher import Searcher, SearchOptions, open_searcher
+from dcse_tf.search.searcher import describe_stages
 
 _WEIGHTS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 _RATES = (1.0, 5.0, 10.0, 20.0)  # percent, of the table that is shown
 
 
 class CalibrateOptions(ModelOptions):
-    """With `index`, for `search` in it. Without, `model` is a re-ranker, for `rank` and `serve`."""
+    """With `reranker` or `find`=responses, for search. Else `model` is a re-ranker, for serve."""
 
     dialogues: str = option(
         "",
@@ -46,30 +45,16 @@ class CalibrateOptions(ModelOptions):
     check_dialogues: tuple[str, ...] = option(
         (), "Others, on which to measure what the calibration does.", path="files"
     )
-    index: str = option("", "Index that search built, with the encoder `model`.", path="reads")
     find: str = option("similar", "As in search.", choices=("similar", "responses"))
     reranker: str = option("", "Re-ranker, the second stage, as in search.", path="reads")
-    rerank_top: int = option(100, "As in search.", minimum=1)
     candidates: int = option(
         10,
-        "Responses to rank, one of them true. Without `index`, how many rank is asked for.",
+        "Responses to rank, one of them true; those of other dialogues are the wrong ones.",
         minimum=2,
     )
     context_turns: int = option(3, "Turns before a response in its context, at most.", minimum=1)
     max_samples: int = option(1000, "Dialogues of a file, at most. 0: all.", minimum=0)
     output: str = option("", "JSON file to write.", required=True, path="renews")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_needed("index", "find", "reranker", "rerank_top")
-        if self.index and not self.reranker and self.find == "similar":
-            why = "its texts resemble a query; give a `reranker`, or `find`=responses"
-            self.refuse("index", why)
-
-
-# Of each dialogue the cosines and the re-ranker's scores, float `[2, answers]`, 0 of a stage that
-# there is not: of its candidates, the true response first; and of wrong answers alone.
-_Scores = tuple[Sequence[np.ndarray], Sequence[np.ndarray]]
 
 
 def calibrate(options: CalibrateOptions) -> str:
@@ -79,43 +64,41 @@ def calibrate(options: CalibrateOptions) -> str:
         InputError: a model, the index or a file of dialogues cannot be used.
         OutputError: the output cannot be written.
     """
-    files, searcher = (options.dialogues, *options.check_dialogues), None
-    with contextlib.ExitStack() as stack:
-        if options.index:
-            shared = SearchOptions.fields().keys() & options.fields().keys() - {"output"}
-            given = {name: getattr(options, name) for name in shared}
-            given["top"] = options.rerank_top if options.reranker else 2
-            searcher = stack.enter_context(open_searcher(SearchOptions.from_dict(given)))
-            reranker, made_from = searcher.reranker, searcher.describe()
-        else:
-            settings = {name: getattr(options, name) for name in ("batch_tokens", "compute_dtype")}
-            reranker = Reranker.load(options.model, **settings, option="model")
-            made_from = {"`reranker`": reranker.fingerprint()}
-        parts = [_score(options, path, searcher, reranker) for path in files]
+    encoder = reranker = None
+    if options.reranker or options.find == "responses":
+        encoder = SentenceEncoder.from_options(options)
+        if options.find == "responses" and not encoder.heads:
+            raise InputError(f"`find`=responses: {options.model} has no projection heads")
+    if name := options.reranker if encoder else options.model:
+        settings = {x: getattr(options, x) for x in ("batch_tokens", "compute_dtype")}
+        option_name = "reranker" if encoder else "model"
+        reranker = Reranker.load(name, **settings, option=option_name)
+    files = (options.dialogues, *options.check_dialogues)
+    parts = [_score(options, path, encoder, reranker) for path in files]
 
     def find_mrr(weight: float) -> float:
-        rows = _add(parts[0][0], weight)
+        rows = _add(parts[0], weight)
         return float(np.mean([reciprocal_rank(row, np.arange(len(row)) == 0) for row in rows]))
 
-    both = bool(searcher and reranker)
+    both = bool(encoder and reranker)
     weight = max(_WEIGHTS if both else (float(not reranker),), key=find_mrr)
-    wrong = sorted(float(row.max()) for row in _add(parts[0][1], weight))
-    found = Calibration(made_from, weight, wrong)
+    wrong = sorted(float(row[1:].max()) for row in _add(parts[0], weight))
+    found = Calibration(describe_stages(options.find, encoder, reranker), weight, wrong)
     write_record(pathlib.Path(options.output), dataclasses.asdict(found))
 
     # A weight of a million leaves the re-ranker nothing to say.
     ways = {"": weight} | ({" by the re-ranker": 0.0, " by the cosine": 1e6} if both else {})
     lines = [f"`cosine_weight`={weight:g}, of the highest MRR on {options.dialogues}"] * both
-    for path, (candidates, others) in zip(files, parts, strict=True):
+    for path, part in zip(files, parts, strict=True):
         recalls = {
-            way: np.mean([recall_at(1, x) for x in _add(candidates, w)]) for way, w in ways.items()
+            way: np.mean([recall_at(1, x) for x in _add(part, w)]) for way, w in ways.items()
         }
         told = ", ".join(f"{100 * recall:.1f}{way}" for way, recall in recalls.items())
         lines.append(f"{path}: R@1 of {options.candidates} {told}")
         lines.append("  at most   score above   wrong answers given   right answers given")
-        best = np.array([row.max() for row in _add(others, weight)])
+        best = np.array([row[1:].max() for row in _add(part, weight)])
         # A true response counts as given if no other candidate scores higher.
-        true = np.array([x[0] if x[0] >= x.max() else -math.inf for x in _add(candidates, weight)])
+        true = np.array([x[0] if x[0] >= x.max() else -math.inf for x in _add(part, weight)])
         for rate in _RATES:
             least = found.threshold(rate)
             shares = f"{np.mean(best > least):19.1%}   {np.mean(true > least):19.1%}"
@@ -128,9 +111,11 @@ def _add(rows: Sequence[np.ndarray], weight: float) -> list[np.ndarray]:
 
 
 def _score(
-    options: CalibrateOptions, path: str, searcher: Searcher | None, reranker: Reranker | None
-) -> _Scores:
-    """Scores the candidates of a file's dialogues, and what the index has for their contexts."""
+    options: CalibrateOptions, path: str, encoder: SentenceEncoder | None, reranker: Reranker | None
+) -> list[np.ndarray]:
+    """Of each dialogue of a file the cosines and the re-ranker's scores of its candidates, the true
+    response first, float `[2, candidates]`; 0 of a stage that there is not.
+    """
     draws = ("candidates", "context_turns", "max_samples")
     settings = {name: getattr(options, name) for name in draws}
     samples = make_samples(read_sessions(pathlib.Path(path)), seed=0, **settings)
@@ -139,19 +124,9 @@ def _score(
             f"{path}: too few different responses for `candidates`={options.candidates}"
         )
     rows: list[Sequence[np.ndarray]] = [[np.zeros(len(x.candidates)) for x in samples]] * 2
-    if searcher:
-        encoder, way = searcher.encoder, PROJECTED if options.find == "responses" else "cosine"
+    if encoder:
+        way = PROJECTED if options.find == "responses" else "cosine"
         rows[0] = score_by_embeddings(samples, encoder.encode, encoder.heads)[way]
     if reranker:
         rows[1] = score_by_reranker(samples, reranker.score)[RERANKER]
-    candidates = [np.stack(each) for each in zip(*rows, strict=True)]
-    if not searcher:
-        return candidates, [row[:, 1:] for row in candidates]
-
-    queries, wrong = [f" {END_OF_TURN} ".join(sample.context) for sample in samples], []
-    for sample, (_, hits) in zip(samples, searcher.answer_all(queries), strict=True):
-        true = sample.candidates[0].casefold()
-        others = [hit for hit in hits if hit.text.casefold() != true]
-        if others:
-            wrong.append(np.array([(hit.cosine, hit.score or 0.0) for hit in others]).T)
-    return candidates, wrong
+    return [np.stack(each) for each in zip(*rows, strict=True)]

@@ -167,16 +167,19 @@ class Searcher:
             )
         return answers
 
-    def describe(self) -> dict[str, str]:
-        """What a calibration depends on, besides the corpus."""
-        reranker = {"`reranker`": self.reranker.fingerprint()} if self.reranker else {}
-        return {"`find`": self.config.find, "`model`": self.encoder.fingerprint(), **reranker}
-
     def answer_all(self, queries: Iterable[str]) -> Iterator[tuple[str, list[Hit]]]:
         """Yields every query with its hits; queries are processed in large groups."""
         source = iter(queries)
         while group := list(itertools.islice(source, _QUERIES_AT_A_TIME)):
             yield from zip(group, self.answer(group), strict=True)
+
+
+def describe_stages(
+    find: str, encoder: SentenceEncoder | None, reranker: Reranker | None
+) -> dict[str, str]:
+    """What a calibration depends on: the models, by their fingerprints, and what is found."""
+    first = {"`find`": find, "`model`": encoder.fingerprint()} if encoder else {}
+    return first | ({"`reranker`": reranker.fingerprint()} if reranker else {})
 
 
 def split_turns(query: str) -> list[str]:
@@ -240,7 +243,8 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
         )
         searcher = Searcher(config, index, encoder, reranker)
         if config.calibration:
-            calibration = Calibration.read(config.calibration, searcher.describe())
+            made_from = describe_stages(config.find, encoder, reranker)
+            calibration = Calibration.read(config.calibration, made_from)
             searcher = dataclasses.replace(searcher, calibration=calibration)
         yield searcher
 

@@ -79,7 +79,7 @@ def test_search_answers_only_what_is_good_enough(folder, tmp_path, capsys):
     index = f"--index={tmp_path}/index"
     query = "--query=hello [EOT] where is my blue parcel"
     main(["search", *stages, index, f"--corpus={folder}/texts.txt", query, "--top=3"])
-    found = calibrate(folder, tmp_path / "it.json", *stages, index)
+    found = calibrate(folder, tmp_path / "it.json", *stages[:2])
     assert found.cosine_weight > 0
     given = [index, query, "--top=3", "--output=-", f"--calibration={tmp_path}/it.json"]
 
@@ -107,5 +107,5 @@ def test_a_calibration_of_other_models_is_refused(folder, tmp_path):
         dcse_tf.Calibration.read(tmp_path / "broken.json")
     with pytest.raises(SystemExit, match=r"--calibration=.*: is for answers"):
         main(["search", models[0], *given, "--query=ok"])
-    with pytest.raises(SystemExit, match=r"--index=.*resemble a query"):
-        calibrate(folder, tmp_path / "it.json", models[0], "--index=there")
+    with pytest.raises(SystemExit, match=r"--find=responses: .* has no projection heads"):
+        calibrate(folder, tmp_path / "it.json", models[0], "--find=responses")
