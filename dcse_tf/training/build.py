@@ -126,14 +126,12 @@ def build_training(
     setup = setup or read_setup(options)
     options = setup.options
     strategy = strategy or make_strategy(options.logical_cpus, options.deterministic)
-    worker = read_worker()
-    own = strategy.num_replicas_in_sync // worker.count  # its replicas have consecutive numbers
     stream = Stream(
         options.global_batch_size,
         options.seed,
         replicas=strategy.num_replicas_in_sync,
         layout=Layout(options.layout, options.row_length),
-        own=None if worker.count == 1 else range(worker.index * own, (worker.index + 1) * own),
+        own=_list_own_replicas(strategy),
     )
     with strategy.scope():
         if options.has_bert:
@@ -194,3 +192,12 @@ def _add_encoder(setup: Setup, backbone: keras_hub.models.BertBackbone | None) -
     return dataclasses.replace(
         setup, tensors=tensors, backbone=backbone, encoder=encoder, parts=parts
     )
+
+
+def _list_own_replicas(strategy: tf.distribute.Strategy) -> range | None:
+    """The numbers of this worker's replicas, which are consecutive; None for a single worker."""
+    worker = read_worker()
+    if worker.count == 1:
+        return None
+    count = strategy.num_replicas_in_sync // worker.count
+    return range(worker.index * count, (worker.index + 1) * count)
