@@ -213,16 +213,23 @@ class ResponseSet(NamedTuple):
     grouped: bool
 
 
+def draw_samples(path: pathlib.Path, options: Any, seed: int) -> list[Sample]:
+    """Draws the samples of a file of sessions, as many and as long as options say; InputError if it
+    has too few different responses.
+    """
+    names = ("candidates", "context_turns", "max_samples")
+    settings = {name: getattr(options, name) for name in names}
+    samples = make_samples(read_sessions(path), seed=seed, **settings)
+    if not samples:
+        few = f"too few different responses for `candidates`={options.candidates}"
+        raise InputError(f"{path}: {few}")
+    return samples
+
+
 def _read_response_sets(config: EvaluateOptions) -> Iterator[ResponseSet]:
     """Reads the files of sessions and of grouped candidates that the settings name."""
     for path in resolve_inputs(config.response_selection, "response_selection"):
-        names = ("candidates", "context_turns", "max_samples", "seed")
-        settings = {name: getattr(config, name) for name in names}
-        samples = make_samples(read_sessions(path), **settings)
-        if not samples:
-            raise InputError(
-                f"{path}: too few different responses for `candidates`={config.candidates}"
-            )
+        samples = draw_samples(path, config, config.seed)
         drawn = hash_bytes(repr(samples).encode())
         yield ResponseSet(str(path), samples, drawn, config.context_turns, False)
     for path in resolve_inputs(config.candidates_file, "candidates_file"):
@@ -305,12 +312,7 @@ def _load(
                 )
         from dcse_tf.reranker.reranker import Reranker
 
-        reranker = Reranker.load(
-            config.model,
-            batch_tokens=config.batch_tokens,
-            compute_dtype=config.compute_dtype,
-            option="model",
-        )
+        reranker = Reranker.from_options(config, "model")
         scorer = functools.partial(score_by_reranker, score=reranker.score)
         return reranker.settings, None, scorer
 

@@ -16,7 +16,8 @@ def answer(export: str, texts: dict) -> dict[str, np.ndarray]:
     """Each signature's answers to none, one (the third) and all rows, one after the other."""
     found = {}
     for signature, serve in tf.saved_model.load(export).signatures.items():
-        own = {name.partition("/")[2]: texts[name] for name in texts if name.startswith(signature)}
+        begin = f"{signature}/"
+        own = {x.removeprefix(begin): texts[x] for x in texts if x.startswith(begin)}
         parts = []
         for rows in (slice(0, 0), slice(2, 3), slice(None)):
             inputs = {n: tf.constant(x[rows].astype(object), tf.string) for n, x in own.items()}

@@ -122,6 +122,13 @@ class Reranker:
             )
         return cls(scorer, folder.settings, folder.vocabulary, name, batch_tokens)
 
+    @classmethod
+    def from_options(cls, options: ModelOptions, option: str) -> Self:
+        """Loads the re-ranker that one of the options names; see `load`."""
+        path, tokens = getattr(options, option), options.batch_tokens
+        dtype = options.compute_dtype
+        return cls.load(path, batch_tokens=tokens, compute_dtype=dtype, option=option)
+
     @property
     def settings(self) -> dict[str, Any]:
         """The re-ranker's settings."""

@@ -15,19 +15,14 @@ import numpy as np
 
 from dcse_tf.bert.encoder_options import ModelOptions
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
-from dcse_tf.errors import InputError
+from dcse_tf.evaluation.evaluate import draw_samples
 from dcse_tf.evaluation.metrics import PROJECTED, RERANKER, recall_at, reciprocal_rank
-from dcse_tf.evaluation.response_selection import (
-    make_samples,
-    read_sessions,
-    score_by_embeddings,
-    score_by_reranker,
-)
+from dcse_tf.evaluation.response_selection import score_by_embeddings, score_by_reranker
 from dcse_tf.files import write_record
 from dcse_tf.options import option
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.search.calibration import Calibration
-from dcse_tf.search.searcher import describe_stages
+from dcse_tf.search.searcher import describe_stages, load_first_stage
 
 _WEIGHTS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 _RATES = (1.0, 5.0, 10.0, 20.0)  # percent, of the table that is shown
@@ -61,18 +56,14 @@ def calibrate(options: CalibrateOptions) -> str:
     """Writes the calibration to `output`, and returns what it does as a table.
 
     Raises:
-        InputError: a model, the index or a file of dialogues cannot be used.
+        InputError: a model or a file of dialogues cannot be used.
         OutputError: the output cannot be written.
     """
     encoder = reranker = None
     if options.reranker or options.find == "responses":
-        encoder = SentenceEncoder.from_options(options)
-        if options.find == "responses" and not encoder.heads:
-            raise InputError(f"`find`=responses: {options.model} has no projection heads")
-    if name := options.reranker if encoder else options.model:
-        settings = {x: getattr(options, x) for x in ("batch_tokens", "compute_dtype")}
-        option_name = "reranker" if encoder else "model"
-        reranker = Reranker.load(name, **settings, option=option_name)
+        encoder = load_first_stage(options, options.find)
+    if options.reranker or not encoder:
+        reranker = Reranker.from_options(options, "reranker" if encoder else "model")
     files = (options.dialogues, *options.check_dialogues)
     parts = [_score(options, path, encoder, reranker) for path in files]
 
@@ -116,13 +107,7 @@ def _score(
     """Of each dialogue of a file the cosines and the re-ranker's scores of its candidates, the true
     response first, float `[2, candidates]`; 0 of a stage that there is not.
     """
-    draws = ("candidates", "context_turns", "max_samples")
-    settings = {name: getattr(options, name) for name in draws}
-    samples = make_samples(read_sessions(pathlib.Path(path)), seed=0, **settings)
-    if not samples:
-        raise InputError(
-            f"{path}: too few different responses for `candidates`={options.candidates}"
-        )
+    samples = draw_samples(pathlib.Path(path), options, seed=0)
     rows: list[Sequence[np.ndarray]] = [[np.zeros(len(x.candidates)) for x in samples]] * 2
     if encoder:
         way = PROJECTED if options.find == "responses" else "cosine"

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
+from dcse_tf.bert.encoder_options import ModelOptions
 from dcse_tf.bert.vocabulary import END_OF_TURN, is_blank
 from dcse_tf.encoder.backend import normalize
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
@@ -174,6 +175,17 @@ class Searcher:
             yield from zip(group, self.answer(group), strict=True)
 
 
+def load_first_stage(options: ModelOptions, find: str) -> SentenceEncoder:
+    """The encoder that options name; InputError if it has no heads to find responses by."""
+    encoder = SentenceEncoder.from_options(options)
+    if find == "responses" and not encoder.heads:
+        raise InputError(
+            f"`find`=responses: {options.model} has no projection heads; expected the run of a "
+            "training with `projection_dim`"
+        )
+    return encoder
+
+
 def describe_stages(
     find: str, encoder: SentenceEncoder | None, reranker: Reranker | None
 ) -> dict[str, str]:
@@ -206,20 +218,10 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
         if build and not config.corpus:
             raise InputError(f"`index`={folder}: no such index; give `corpus` to build it from")
 
-        encoder = SentenceEncoder.from_options(config)
-        if config.find == "responses" and not encoder.heads:
-            raise InputError(
-                f"`find`=responses: {config.model} has no projection heads; expected the run of a "
-                "training with `projection_dim`"
-            )
+        encoder = load_first_stage(config, config.find)
         reranker = None  # loaded before the index is built, which takes long
         if config.reranker:
-            reranker = Reranker.load(
-                config.reranker,
-                batch_tokens=config.batch_tokens,
-                compute_dtype=config.compute_dtype,
-                option="reranker",
-            )
+            reranker = Reranker.from_options(config, "reranker")
         # The fingerprint covers the settings, which are listed so that messages can name them.
         now: dict[str, Any] = {
             layout.INDEX_TYPE: config.index_type,

@@ -117,12 +117,7 @@ def make_app(options: ServeOptions) -> "fastapi.FastAPI":
 
     reranker = None
     if options.reranker:
-        reranker = Reranker.load(
-            options.reranker,
-            batch_tokens=options.batch_tokens,
-            compute_dtype=options.compute_dtype,
-            option="reranker",
-        )
+        reranker = Reranker.from_options(options, "reranker")
     service = Service(options, SentenceEncoder.from_options(options), reranker)
     if options.calibration and reranker:
         made_from = {"`reranker`": reranker.fingerprint()}
