@@ -5,6 +5,8 @@ Signatures follow from the classes of options; `dcse_tf/__init__.pyi` spells the
 and type checkers, and `dcse JOB --help` explains them.
 """
 
+# mypy: disable-error-code="empty-body"
+
 import contextlib
 import functools
 import logging
@@ -13,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from dcse_tf import progress
-from dcse_tf.arguments import read_flags
+from dcse_tf.arguments import load, read_flags
 from dcse_tf.baselines.registry import FitBaselineOptions
 from dcse_tf.data.corpus import PrepareOptions
 from dcse_tf.errors import name_missing_tensorflow
@@ -43,8 +45,9 @@ def make_options(
     return kind.from_dict(read_flags(kind, job, flags)[1] | keywords)
 
 
-def _job(kind: type[T]) -> Callable[[Callable[[T], Any]], Any]:
-    """Makes a function of keyword arguments from one of a job's options, which stays as its `run`.
+def _job(kind: type[T], run: str = "") -> Callable[[Callable[[T], Any]], Any]:
+    """Makes a function of keyword arguments from one of a job's options, which stays as its `run`;
+    or `run` names that one, as MODULE:NAME, and the function only describes it.
 
     Every function takes `preset`, a preset's name or several, of which later ones win, and the
     options of the class as keywords. None counts as not given. It raises OptionError if an option
@@ -53,6 +56,8 @@ def _job(kind: type[T]) -> Callable[[Callable[[T], Any]], Any]:
     """
 
     def decorate(function: Any) -> Any:
+        compute = (lambda options: load(run)(options)) if run else function
+
         @functools.wraps(function)
         def call(*, preset: str | Sequence[str] = (), **given: Any) -> Any:
             job = function.__name__
@@ -64,11 +69,11 @@ def _job(kind: type[T]) -> Callable[[Callable[[T], Any]], Any]:
             own = any(form != logging.BASIC_FORMAT for form in formats)
             shown = contextlib.nullcontext() if own else progress.show_log()
             with shown, name_missing_tensorflow(job):
-                return function(options)
+                return compute(options)
 
         # `help` would show the function inside.
         del call.__wrapped__
-        vars(call).update(options=kind, run=function)
+        vars(call).update(options=kind, run=compute)
         return call
 
     return decorate
@@ -99,7 +104,7 @@ def prepare_data(options: PrepareOptions) -> "Manifest":
     return job(options)
 
 
-@_job(TrainOptions)
+@_job(TrainOptions, "training.train:train")
 def train(options: TrainOptions) -> "Outcome | None":
     """Trains a sentence encoder or a re-ranker on a prepared corpus, or resumes a run.
 
@@ -120,12 +125,9 @@ def train(options: TrainOptions) -> "Outcome | None":
         LockedError: another process is working in the run directory.
         Stopped: a signal, such as Ctrl-C, stopped the run; the same call resumes it.
     """
-    from dcse_tf.training.train import train as job
-
-    return job(options)
 
 
-@_job(FitBaselineOptions)
+@_job(FitBaselineOptions, "training.fit_baseline:fit_baseline")
 def fit_baseline(options: FitBaselineOptions) -> str:
     """Fits a baseline without training: centering, whitening, flow, or averaged word vectors.
 
@@ -142,12 +144,9 @@ def fit_baseline(options: FitBaselineOptions) -> str:
         InputError: the encoder or the corpus cannot be used.
         FileExistsError: the output exists, without `overwrite`.
     """
-    from dcse_tf.training import fit_baseline as job
-
-    return job.fit_baseline(options)  # type: ignore[arg-type]
 
 
-@_job(EvaluateOptions)
+@_job(EvaluateOptions, "evaluation.evaluate:evaluate")
 def evaluate(options: EvaluateOptions) -> "list[Result]":
     """Scores a sentence encoder on retrieval, STS and response selection sets.
 
@@ -164,9 +163,6 @@ def evaluate(options: EvaluateOptions) -> "list[Result]":
         InputError: the model or a set cannot be used.
         OutputError: the results cannot be written to `output`.
     """
-    from dcse_tf.evaluation import evaluate as job
-
-    return job.evaluate(options)
 
 
 class Embedded(NamedTuple):
@@ -204,7 +200,7 @@ def embed(options: EmbedOptions) -> Embedded:
     return Embedded(pathlib.Path(options.output), *job(options))
 
 
-@_job(MergeOptions)
+@_job(MergeOptions, "training.merge:merge")
 def merge(options: MergeOptions) -> pathlib.Path:
     """Averages an encoder's weights from before and after training.
 
@@ -219,12 +215,9 @@ def merge(options: MergeOptions) -> pathlib.Path:
         OptionError: the encoders differ in architecture or vocabulary.
         FileExistsError: the output exists, without `overwrite`.
     """
-    from dcse_tf.training import merge as job
-
-    return job.merge(options)
 
 
-@_job(ExportOptions)
+@_job(ExportOptions, "exporting.export:export")
 def export(options: ExportOptions) -> pathlib.Path:
     """Exports an encoder or re-ranker, such as to SavedModel, sentence-transformers or ONNX.
 
@@ -239,6 +232,3 @@ def export(options: ExportOptions) -> pathlib.Path:
         FileExistsError: the output exists, without `overwrite`.
         OutputError: the export cannot be written, or its outputs differ from the model's.
     """
-    from dcse_tf.exporting import export as job
-
-    return job.export(options)

@@ -3,6 +3,7 @@
 Lies below the command line and the library's functions, which both take presets.
 """
 
+import importlib
 import os
 import pathlib
 import re
@@ -15,6 +16,13 @@ from absl import flags
 from dcse_tf.options import OptionError, Options, show
 
 T = TypeVar("T", bound=Options)
+
+
+def load(path: str) -> Any:
+    """What a path such as "training.merge:merge" names in the package."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(f"dcse_tf.{module}"), name)
+
 
 # The comment line "# Command: dcse train --preset=mlm ..." of a flag file; JOB stands for any job.
 _COMMAND = re.compile(r"^# Command: dcse (\w+)", re.MULTILINE)

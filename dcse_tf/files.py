@@ -25,13 +25,10 @@ MARK = ".dcse_tf-"
 
 
 def marked(path: pathlib.Path, what: str) -> pathlib.Path:
-    """The path of a temporary file beside another path, such as "a.npy.dcse_tf-lock"."""
+    """The path of a temporary file beside another path, such as "a.npy.dcse_tf-lock"; what is not
+    complete lies at `marked(path, "partial")`.
+    """
     return path.with_name(f"{path.name}{MARK}{what}")
-
-
-def partial_path(path: pathlib.Path) -> pathlib.Path:
-    """Where a file or a folder lies until it is complete."""
-    return marked(path, "partial")
 
 
 def write_json(path: pathlib.Path, content: Any, sort_keys: bool = False) -> None:
@@ -63,14 +60,15 @@ def hash_folder(folder: pathlib.Path) -> dict[str, str]:
     return {path.name: hash_file(path) for path in sorted(folder.iterdir())}
 
 
-def find_damage(folder: pathlib.Path, hashes: Mapping[str, str]) -> str | None:
-    """Describes the first file that differs from its hash of `hash_folder`; None if none does."""
+def require_intact(folder: pathlib.Path, hashes: Mapping[str, str]) -> None:
+    """Raises InputError if a file differs from its hash of `hash_folder`, or there are none."""
     for name, expected in hashes.items():
         if not (folder / name).is_file():
-            return f"{name} is missing"
+            raise InputError(f"{name} is missing")
         if hash_file(folder / name) != expected:
-            return f"{name} has another content than was written"
-    return None
+            raise InputError(f"{name} has another content than was written")
+    if not hashes:
+        raise InputError("no file is named")
 
 
 def hash_number(text: str) -> int:
@@ -178,7 +176,7 @@ def atomic_directory(path: pathlib.Path, overwrite: bool = False) -> Iterator[pa
 def _write_beside(path: pathlib.Path) -> Iterator[pathlib.Path]:
     """Locks an output and yields its partial path, at which nothing lies before and after."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = partial_path(path)
+    partial = marked(path, "partial")
     with lock_output(path), name_output(path):
         remove(partial)  # left by a run that was killed
         try:

@@ -100,35 +100,29 @@ def find_package(name: str) -> pathlib.Path:
     return pathlib.Path(spec.submodule_search_locations[0])
 
 
-def read_lines(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple[int, str]]:
-    """Yields (line number from 1, line without its end), skipping blank lines.
+def read_lines(
+    path: pathlib.Path, bad_lines: BadLines, blank: bool = False
+) -> Iterator[tuple[int, str]]:
+    """Yields (line number from 1, line without its end); unless asked for, no `blank` lines.
 
     A line that is not in the encoding is bad. Lines end only at "\\n", so that other separators
     inside a text do not break it.
     """
-    for number, line in _number_lines(path, bad_lines.encoding):
-        if not is_encodable(line):
-            bad_lines.report(path, number, bad_lines.not_encoded)
-        elif line.strip():
-            yield number, line.rstrip("\r\n")
+    number = 0
+    try:
+        with open_text(path, bad_lines.encoding, newline="\n") as file:
+            for number, line in enumerate(file, start=1):
+                if not is_encodable(line):
+                    bad_lines.report(path, number, bad_lines.not_encoded)
+                elif blank or line.strip():
+                    yield number, line.rstrip("\r\n")
+    except UNREADABLE as error:
+        raise InputError(f"{path}:{number + 1}: cannot be read: {error}") from error
 
 
 def iterate_bare_lines(path: pathlib.Path) -> Iterator[str]:
     """Yields all lines of a text file in UTF-8, including blank ones, reading it lazily."""
-    for number, line in _number_lines(path, "utf-8"):
-        if not is_encodable(line):
-            raise InputError(f"{path}:{number}: not UTF-8")
-        yield line.removesuffix("\n").removesuffix("\r")
-
-
-def _number_lines(path: pathlib.Path, encoding: str) -> Iterator[tuple[int, str]]:
-    number = 0
-    try:
-        with open_text(path, encoding, newline="\n") as file:
-            for number, line in enumerate(file, start=1):
-                yield number, line
-    except UNREADABLE as error:
-        raise InputError(f"{path}:{number + 1}: cannot be read: {error}") from error
+    return (line for _, line in read_lines(path, BadLines(0, option=""), blank=True))
 
 
 def is_encodable(text: str) -> bool:

@@ -19,7 +19,6 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, ClassVar, Literal, NoReturn, Self
 
 from dcse_tf.errors import InputError
-from dcse_tf.files import write_record
 from dcse_tf.input_files import parse_json, resolve_inputs
 
 # The ranges of TensorFlow's int32 and float32.
@@ -254,13 +253,9 @@ class Options:
             raise OptionError(f"`{name}`={show(value)}: expected {expected}")
         return value
 
-    def write_json(self, path: pathlib.Path) -> None:
-        """Writes the configuration, atomically."""
-        write_record(path, self.to_dict())
-
     @classmethod
     def read_json(cls, path: pathlib.Path) -> Self:
-        """Reads what `write_json` wrote; a broken file raises OptionError with its name."""
+        """Reads the JSON of `to_dict`; a broken file raises OptionError with its name."""
         try:
             return cls.from_dict(parse_json(path.read_text()))
         except (ValueError, AttributeError) as error:

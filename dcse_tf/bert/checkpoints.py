@@ -36,7 +36,7 @@ _WEIGHT_FILE = "model*.safetensors"
 _NO_LIMIT = 10**6  # transformers writes 10^30 where there is none
 # HuggingFace's names for GELU computed with erf and for its tanh approximation.
 _EXACT_GELU, _TANH_GELU = ("gelu",), ("gelu_new", "gelu_pytorch_tanh")
-_SIZES = (
+SIZES = (
     *("vocab_size", "num_hidden_layers", "num_attention_heads", "hidden_size"),
     *("intermediate_size", "max_position_embeddings", "type_vocab_size"),
 )
@@ -144,7 +144,7 @@ def read_config(folder: pathlib.Path) -> dict[str, Any]:
             "architecture can be computed here"
         )
     config = {"hidden_act": "gelu", "layer_norm_eps": 1e-12, **convert_config(config)}
-    for key in _SIZES:
+    for key in SIZES:
         size = config.get(key)
         if type(size) is not int or not 1 <= size < 2**31:
             found = f", found {size!r:.40}" if key in config else ""

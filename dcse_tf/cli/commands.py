@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import faulthandler
 import gc
-import importlib
 import importlib.metadata
 import json
 import os
@@ -18,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from dcse_tf import progress
-from dcse_tf.arguments import list_presets, parse_flags
+from dcse_tf.arguments import list_presets, load, parse_flags
 from dcse_tf.cli.help import HELP, as_flags, describe_job, list_jobs, one_line
 from dcse_tf.errors import EXIT_STATUS, InputError, name_missing_tensorflow
 from dcse_tf.files import atomic_file
@@ -268,13 +267,8 @@ JOBS = {
 }
 
 
-def _load(path: str) -> Any:
-    module, _, name = path.partition(":")
-    return getattr(importlib.import_module(f"dcse_tf.{module}"), name)
-
-
 def load_options(job: str) -> type[Options]:
-    return _load(JOBS[job].options)
+    return load(JOBS[job].options)
 
 
 def list_options() -> Iterator[tuple[str, type[Options]]]:
@@ -327,7 +321,7 @@ def _run(job: str, flags: Sequence[str]) -> None:
     options = parse_flags(kind, job, flags)
     options.check_files()
     with progress.show_log(spell=as_flags), name_missing_tensorflow(job):
-        found = (_load(run) if isinstance(run, str) else run)(options)
+        found = (load(run) if isinstance(run, str) else run)(options)
     for text in (found, JOBS[job].then.format_map(options.to_dict())):
         if text and isinstance(text, str):
             print(text)

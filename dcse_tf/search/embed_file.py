@@ -21,7 +21,7 @@ from dcse_tf.errors import InputError, name_output
 from dcse_tf.files import (
     flush,
     lock_output,
-    partial_path,
+    marked,
     refuse_existing,
     remove,
     require_same,
@@ -98,7 +98,7 @@ def embed(config: EmbedOptions) -> tuple[int, int]:
         lines = sum(1 for _ in iterate_bare_lines(source))
         if not lines:
             raise InputError(f"`input`={source}: no lines")
-        work = partial_path(output)
+        work = marked(output, "partial")
         done = _begin(work, made_from, config.overwrite)
         try:
             rows = _write_rows(config, encoder, lines, work, done)
@@ -148,7 +148,7 @@ def _write_rows(
     """Embeds the lines whose rows are not in the job's folder yet, block by block; returns the
     complete .npy file, float32 `[lines, dim]`.
     """
-    path, resumed = partial_path(work / "rows.npy"), done["rows"] > 0
+    path, resumed = marked(work / "rows.npy", "partial"), done["rows"] > 0
     with (
         path.open("r+b" if resumed else "wb") as file,
         Progress("lines", lines, done["rows"]) as progress,

@@ -7,8 +7,8 @@ import tensorflow as tf
 from absl import logging
 
 from dcse_tf.errors import InputError, OutputError, first_line
-from dcse_tf.files import atomic_directory, find_damage, hash_folder, remove, write_json
-from dcse_tf.input_files import parse_json
+from dcse_tf.files import atomic_directory, hash_folder, remove, require_intact, write_json
+from dcse_tf.input_files import read_json_object
 from dcse_tf.training.controller import Hook
 
 FOLDER = "checkpoints"
@@ -92,20 +92,12 @@ class CheckpointStore(Hook):
 def find_checkpoint(run_dir: pathlib.Path) -> pathlib.Path | None:
     """Finds the newest intact checkpoint of a run; logs what is wrong with newer ones."""
     for path in _list(run_dir / FOLDER, _NAME):
-        damage = describe_damage(path)
-        if damage is None:
+        try:
+            require_intact(path, read_json_object(path / _MANIFEST)["files"])
             return path
-        logging.warning("%s is incomplete and is skipped: %s", path, damage)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            logging.warning("%s is incomplete and is skipped: %s", path, error)
     return None
-
-
-def describe_damage(path: pathlib.Path) -> str | None:
-    """How a checkpoint differs from its manifest; None if it is intact."""
-    try:
-        files = parse_json((path / _MANIFEST).read_text(encoding="utf-8"))["files"]
-        return find_damage(path, files) if files else f"{_MANIFEST} names no file"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return f"{_MANIFEST} or a file of it cannot be read: {error}"
 
 
 def _step_of(path: pathlib.Path) -> int:

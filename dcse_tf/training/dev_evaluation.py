@@ -8,24 +8,8 @@ from absl import logging
 
 from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
+from dcse_tf.evaluation import metrics, retrieval
 from dcse_tf.evaluation import response_selection as selection
-from dcse_tf.evaluation.metrics import (
-    CANDIDATES,
-    PROJECTED,
-    RETRIEVAL,
-    STS,
-    Encode,
-    Evaluation,
-    all_contexts,
-    describe_context,
-    rank_scores,
-)
-from dcse_tf.evaluation.retrieval import (
-    evaluate_retrieval,
-    evaluate_sts,
-    read_retrieval_set,
-    read_sts_set,
-)
 from dcse_tf.matching.equations import PAPER
 from dcse_tf.matching.head_files import list_head_maps
 from dcse_tf.reranker.reranker import Reranker
@@ -43,14 +27,17 @@ def make_dev_evaluation(objective: Objective) -> Callable[[], Scores]:
     """
     setup = objective.setup
     # With earlier turns as the context first, then with all turns.
-    ways = all_contexts(setup.options.similarities)
-    names = [name for way in ways for name in rank_scores(way)] + [*RETRIEVAL, *STS]
+    ways = metrics.all_contexts(setup.options.similarities)
+    names = [name for way in ways for name in metrics.rank_scores(way)] + [
+        *metrics.RETRIEVAL,
+        *metrics.STS,
+    ]
     samples = _make_samples(setup) if ways and setup.options.dev_samples else []
     if samples:
         turns = setup.options.context.turns
-        told = (f"dev/{way}_r1 and so on: {describe_context(way, turns)}" for way in ways)
+        told = (f"dev/{way}_r1 and so on: {metrics.describe_context(way, turns)}" for way in ways)
         message = "dev scores rank a response among %d by the turns around it, at most: %s"
-        logging.info(message, CANDIDATES, "; ".join(told))
+        logging.info(message, metrics.CANDIDATES, "; ".join(told))
     score_task, parts = make_evaluation(objective), list(_list_parts(objective, samples))
 
     def evaluate() -> Scores:
@@ -63,7 +50,7 @@ def make_dev_evaluation(objective: Objective) -> Callable[[], Scores]:
 
 def _list_parts(
     objective: Objective, samples: list[selection.Sample]
-) -> Iterator[Callable[[], dict[str, Evaluation]]]:
+) -> Iterator[Callable[[], dict[str, metrics.Evaluation]]]:
     """Yields the evaluations of each data set, by their similarities where it has several. A file
     is read now, so that it fails early.
     """
@@ -87,23 +74,23 @@ def _list_parts(
     )
     encoder = SentenceEncoder(graph)
     # Without a warning of truncated texts in every evaluation.
-    encode: Encode = lambda texts: encoder.encode_and_mark(texts)[0]  # noqa: E731
+    encode: metrics.Encode = lambda texts: encoder.encode_and_mark(texts)[0]  # noqa: E731
     if samples and "matching" in options.similarities:
         match = selection.score_by_matching
         yield lambda: selection.evaluate_responses(samples, match(samples, graph.score))
     if samples and "cosine" in options.similarities:
-        heads = setup.parts.heads if PROJECTED in options.similarities else ()
+        heads = setup.parts.heads if metrics.PROJECTED in options.similarities else ()
         compare = selection.score_by_embeddings
         # The heads learn, so their maps are made anew each time.
         yield lambda: selection.evaluate_responses(
             samples, compare(samples, encode, list_head_maps(heads))
         )
     if options.dev_retrieval:
-        retrieval = read_retrieval_set(pathlib.Path(options.dev_retrieval))
-        yield lambda: {"": evaluate_retrieval(retrieval, encode)}
+        queries = retrieval.read_retrieval_set(pathlib.Path(options.dev_retrieval))
+        yield lambda: {"": retrieval.evaluate_retrieval(queries, encode)}
     if options.dev_sts:
-        sts = read_sts_set(pathlib.Path(options.dev_sts))
-        yield lambda: {"": evaluate_sts(sts, encode)}
+        sts = retrieval.read_sts_set(pathlib.Path(options.dev_sts))
+        yield lambda: {"": retrieval.evaluate_sts(sts, encode)}
 
 
 def _make_samples(setup: Setup) -> list[selection.Sample]:
@@ -111,14 +98,16 @@ def _make_samples(setup: Setup) -> list[selection.Sample]:
     options, path = setup.options, setup.data_dir / "dev.jsonl"
     samples = selection.make_samples(
         selection.read_sessions(path),
-        candidates=CANDIDATES,
+        candidates=metrics.CANDIDATES,
         context_turns=options.context.turns,
         max_samples=options.dev_samples,
         seed=options.seed,
     )
     if not samples:
         few = f"{path}: too few dev sessions"
-        if options.dev_samples < CANDIDATES:
+        if options.dev_samples < metrics.CANDIDATES:
             few = f"`dev_samples`={options.dev_samples}: too few"
-        logging.warning("%s to rank a response among %d; no response selection", few, CANDIDATES)
+        logging.warning(
+            "%s to rank a response among %d; no response selection", few, metrics.CANDIDATES
+        )
     return samples

@@ -10,9 +10,9 @@ from collections.abc import Callable
 import tensorflow as tf
 from absl import logging
 
+from dcse_tf import files
 from dcse_tf.errors import InputError, OutputError, first_line
 from dcse_tf.evaluation.metrics import CANDIDATES, PROJECTED
-from dcse_tf.files import atomic_directory, find_damage, hash_folder, restore_replaced, write_record
 from dcse_tf.input_files import read_json_object
 from dcse_tf.progress import Progress
 from dcse_tf.tasks.spec import Scores
@@ -121,6 +121,8 @@ class Kept:
     last_score: float | None = None  # the value of that score for the last step's encoder
     scores: dict[str, float] = dataclasses.field(default_factory=dict)  # all of the kept encoder
     start: dict[str, float] = dataclasses.field(default_factory=dict)  # before the first step
+    # SHA-256 of the encoder's files, see `hash_folder`
+    files: dict[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     def describe(self) -> str:
         """One line, such as "step 80 of 120, dev/map 64.3 (60.1 at the start, 63.1 at the end)"."""
@@ -190,20 +192,17 @@ class Evaluate(Hook):
     def begin(self, step: int, resumed: bool) -> None:
         if not resumed:  # an encoder that was kept before the first checkpoint does not count
             return
-        restore_replaced(self.folder)
+        files.restore_replaced(self.folder)
         try:
-            kept, files = _read_record(self.folder)
-            damage = find_damage(self.folder, files)
-        except (InputError, OSError) as error:
-            damage = str(error)
-        if not damage:
+            kept = read_kept(self.folder)
+            files.require_intact(self.folder, kept.files)
             self.kept = kept
-            return
-        logging.warning(
-            "%s: the encoder that the run has kept is lost: %s; the next evaluation's encoder will "
-            "replace it",
-            *(self.folder, damage),
-        )
+        except (InputError, OSError, TypeError, AttributeError) as error:
+            logging.warning(
+                "%s: the encoder that the run has kept is lost: %s; the next evaluation's encoder "
+                "will replace it",
+                *(self.folder, error),
+            )
 
     def at_boundary(self, step: int) -> None:
         if self.scored.numpy() < step or not self.kept:
@@ -215,7 +214,7 @@ class Evaluate(Hook):
         assert self.kept
         last = scores.get(self.kept.metric)
         self.kept = dataclasses.replace(self.kept, last_step=step, last_score=last)
-        _write_record(self.folder, self.kept, _read_record(self.folder)[1])
+        files.write_record(self.folder / _RECORD_FILE, dataclasses.asdict(self.kept))
         self.outcome = Outcome(scores, self.kept)
 
     def _score(self, step: int) -> Scores:
@@ -237,9 +236,10 @@ class Evaluate(Hook):
         if not scores or before is None or not sign * scores[metric] <= sign * before:
             start = self.kept.start if self.kept else scores if step == 0 else {}
             kept = Kept(step, metric, scores.get(metric), scores=scores, start=start)
-            with atomic_directory(self.folder, overwrite=True) as target:
+            with files.atomic_directory(self.folder, overwrite=True) as target:
                 self.write(target)
-                _write_record(target, kept, hash_folder(target))
+                kept = dataclasses.replace(kept, files=files.hash_folder(target))
+                files.write_record(target / _RECORD_FILE, dataclasses.asdict(kept))
             self.kept = kept
             self.summaries.scalars("best", scores, step)
         self.scored.assign(step)
@@ -248,23 +248,13 @@ class Evaluate(Hook):
 
 def read_kept(folder: pathlib.Path) -> Kept:
     """Reads the record of the encoder that a run kept in a folder; InputError if it cannot."""
-    return _read_record(folder)[0]
-
-
-def _read_record(folder: pathlib.Path) -> tuple[Kept, dict[str, str]]:
-    """Reads the record of the encoder, and its files' SHA-256."""
     path = folder / _RECORD_FILE
     content = read_json_object(path, "the record of a trained encoder")
+    names = {field.name for field in dataclasses.fields(Kept)}
     try:
-        names = [field.name for field in dataclasses.fields(Kept)]
-        kept = Kept(**{name: content[name] for name in names if name in content})
-        return kept, dict(content["files"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: not the record of a trained encoder: {error!r}") from error
-
-
-def _write_record(folder: pathlib.Path, kept: Kept, files: dict[str, str]) -> None:
-    write_record(folder / _RECORD_FILE, {**dataclasses.asdict(kept), "files": files})
+        return Kept(**{name: content[name] for name in names & content.keys()})
+    except TypeError as error:
+        raise InputError(f"{path}: not the record of a trained encoder: {error}") from error
 
 
 def format_table(scores: Scores) -> str:

@@ -24,10 +24,7 @@ from dcse_tf.options import Options, option
 Tensors = dict[str, np.ndarray]
 RECORD_FILE = "merge.json"  # the model card reads it
 # Entries of config.json that determine which tensors there are and what they compute.
-_SHAPE = (
-    *("num_hidden_layers", "num_attention_heads", "hidden_size", "intermediate_size"),
-    *("max_position_embeddings", "type_vocab_size", "vocab_size", "layer_norm_eps"),
-)
+_SHAPE = (*checkpoints.SIZES, "layer_norm_eps")
 
 
 class MergeOptions(Options):

@@ -68,7 +68,7 @@ def begin_run(
         require_same(read_json_object(run_dir / INPUTS_FILE), inputs, problem, _REMEDY)
     if write:
         run_dir.mkdir(parents=True, exist_ok=True)
-        options.write_json(path)
+        write_record(path, options.to_dict())
         write_record(run_dir / INPUTS_FILE, inputs)
     return options
 

@@ -10,17 +10,17 @@ import sys
 
 import pytest
 
-from dcse_tf.errors import LockedError, OutputError
+from dcse_tf.errors import InputError, LockedError, OutputError
 from dcse_tf.files import (
     atomic_directory,
     atomic_file,
-    find_damage,
     hash_folder,
     hash_number,
     lock_folder,
     lock_output,
-    partial_path,
+    marked,
     refuse_existing,
+    require_intact,
     restore_replaced,
 )
 
@@ -77,7 +77,7 @@ def test_a_block_that_breaks_leaves_everything_as_it_was(tmp_path, make, error):
 
 
 def test_what_a_killed_run_left_is_not_continued(tmp_path):
-    partial_path(tmp_path / "a").write_text("left, ")
+    marked(tmp_path / "a", "partial").write_text("left, ")
     with atomic_file(tmp_path / "a") as partial, partial.open("a") as file:
         file.write("new")
     assert read(tmp_path / "a") == "new"
@@ -234,11 +234,15 @@ def test_damage_is_found(tmp_path):
         (tmp_path / name).write_text(name)
     hashes = hash_folder(tmp_path)
     assert hashes["a"] == hashlib.sha256(b"a").hexdigest()
-    assert find_damage(tmp_path, hashes) is None
+    require_intact(tmp_path, hashes)
     (tmp_path / "b").write_text("c")
-    assert find_damage(tmp_path, hashes) == "b has another content than was written"
+    with pytest.raises(InputError, match=r"^b has another content than was written$"):
+        require_intact(tmp_path, hashes)
     (tmp_path / "a").unlink()
-    assert find_damage(tmp_path, hashes) == "a is missing"
+    with pytest.raises(InputError, match=r"^a is missing$"):
+        require_intact(tmp_path, hashes)
+    with pytest.raises(InputError, match=r"^no file is named$"):
+        require_intact(tmp_path, {})
     assert hash_number("对话") == int(
         hashlib.blake2b("对话".encode(), digest_size=8).hexdigest(), 16
     )

@@ -8,6 +8,7 @@ import pytest
 from train_options import resolve
 
 from dcse_tf.exporting.export_formats import ExportOptions
+from dcse_tf.files import write_record
 from dcse_tf.options import OptionError, Options, option
 from dcse_tf.tasks import TASKS
 from dcse_tf.tasks.train_options import TrainOptions
@@ -79,7 +80,7 @@ def test_a_plain_value_changes_the_default_alone():
 
 def test_a_configuration_survives_json_and_cannot_be_changed(tmp_path):
     before = Job(name="对话", inputs=("a", "b"), rate=0.1)
-    before.write_json(tmp_path / "config.json")
+    write_record(tmp_path / "config.json", before.to_dict())
     after = Job.read_json(tmp_path / "config.json")
     assert after == before
     assert hash(after) == hash(before)  # lists became tuples again

@@ -13,7 +13,7 @@ from tiny_bert import build_backbone, save_checkpoint
 
 from dcse_tf.cli.commands import main
 from dcse_tf.errors import EXIT_STATUS
-from dcse_tf.files import partial_path
+from dcse_tf.files import marked
 from dcse_tf.input_files import parse_json
 from dcse_tf.search.embed_file import EmbedOptions, embed
 
@@ -58,7 +58,7 @@ def test_a_killed_embedding_is_resumed_to_the_same_bytes(tmp_path, optimized_gra
     flags = [f"--{name}={getattr(config, name)}" for name in names]
     command = [sys.executable, "-m", "dcse_tf.cli", "embed", *flags]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) as process:
-        record = partial_path(tmp_path / "killed.npy") / "done.json"
+        record = marked(tmp_path / "killed.npy", "partial") / "done.json"
         while process.poll() is None and not record.exists():
             time.sleep(0.01)
         process.kill()
@@ -67,7 +67,7 @@ def test_a_killed_embedding_is_resumed_to_the_same_bytes(tmp_path, optimized_gra
     embed(config)
     embed(config.replace(output=str(tmp_path / "alone.npy")))
     assert (tmp_path / "killed.npy").read_bytes() == (tmp_path / "alone.npy").read_bytes()
-    assert not partial_path(tmp_path / "killed.npy").exists()
+    assert not marked(tmp_path / "killed.npy", "partial").exists()
 
 
 TWO_SIGNALS = """

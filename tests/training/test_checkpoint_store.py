@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from dcse_tf.errors import InputError, OutputError
-from dcse_tf.training.checkpoint_store import CheckpointStore, describe_damage, find_checkpoint
+from dcse_tf.training.checkpoint_store import CheckpointStore, find_checkpoint
 
 
 class Run:
@@ -59,7 +59,7 @@ DAMAGES = {
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_one_is_passed_over_and_written_again(damage, tmp_path):
     Run(tmp_path).save(5, 10)
-    assert describe_damage(tmp_path / "checkpoints/step-000000010") is None
+    assert find_checkpoint(tmp_path) == tmp_path / "checkpoints/step-000000010"
     DAMAGES[damage](tmp_path / "checkpoints/step-000000010")
     run = Run(tmp_path)
     assert run.restore() == ("step-000000005", 5.0)
