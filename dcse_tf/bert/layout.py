@@ -1,24 +1,13 @@
 """How a table of utterances is laid out for the encoder: padded or packed.
 
 With any layout, the encoded tokens come back as the table `[utterances, tokens, dim]`; a layout
-only decides what the encoder computes.
+only decides what the encoder computes. It is named by the length of a packed row, which holds
+several utterances with attention within each; 0 leaves the table padded, as it is.
 """
-
-import dataclasses
 
 import tensorflow as tf
 
 Tensors = dict[str, tf.Tensor]
-
-
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """How to lay out a table: `kind` is "padded", as it is, or "packed": several utterances in a
-    row of `row_length` tokens, with attention within each.
-    """
-
-    kind: str
-    row_length: int = 64
 
 
 # A tf.function, so that the graph has it once, however many tables a step lays out.
@@ -68,7 +57,7 @@ def first_fit_decreasing(
     return by_item(rows), by_item(starts), used
 
 
-def lay_out(token_ids: tf.Tensor, layout: Layout, marks: Tensors | None = None) -> Tensors:
+def lay_out(token_ids: tf.Tensor, row_length: int, marks: Tensors | None = None) -> Tensors:
     """Lays out a table, int32 `[utterances, tokens]`, zero-padded, without empty rows; and further
     int32 tables of that shape by name, such as the segment of each token, in the same way.
 
@@ -85,23 +74,23 @@ def lay_out(token_ids: tf.Tensor, layout: Layout, marks: Tensors | None = None) 
     padding_mask = token_ids != 0
     table = {"token_ids": token_ids, **(marks or {})}
     utterances, longest = tf.unstack(tf.shape(padding_mask))
-    if layout.kind == "padded":
+    if not row_length:
         places = tf.reshape(tf.range(utterances * longest), [utterances, longest])
         return {**table, "places": places, "padding_mask": padding_mask}
 
     lengths = tf.reduce_sum(tf.cast(padding_mask, tf.int32), axis=1)
-    row, start, rows = first_fit_decreasing(lengths, layout.row_length)
+    row, start, rows = first_fit_decreasing(lengths, row_length)
     positions = tf.tile(tf.range(longest)[None, :], [utterances, 1])
-    places = (row * layout.row_length + start)[:, None] + positions
+    places = (row * row_length + start)[:, None] + positions
     segments = tf.tile(tf.range(1, utterances + 1)[:, None], [1, longest])
     # All columns are scattered to their cells at once.
     columns = {**table, "segments": segments, "positions": positions}
     packed = tf.scatter_nd(
         tf.boolean_mask(places, padding_mask)[:, None],
         tf.boolean_mask(tf.stack([*columns.values()], axis=2), padding_mask),
-        [rows * layout.row_length, len(columns)],
+        [rows * row_length, len(columns)],
     )
-    packed = tf.reshape(packed, [-1, layout.row_length, len(columns)])
+    packed = tf.reshape(packed, [-1, row_length, len(columns)])
     return {
         **dict(zip(columns, tf.unstack(packed, axis=2), strict=True)),
         "places": tf.where(padding_mask, places, 0),

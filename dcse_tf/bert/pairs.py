@@ -51,19 +51,14 @@ def join_turns(turns: tf.RaggedTensor) -> tf.RaggedTensor:
 
 @dataclasses.dataclass(frozen=True)
 class Places:
-    """Where the tokens of sequences come from.
+    """Where the tokens of sequences come from."""
 
-    Attributes:
-        sources: int32 `[rows, tokens]`, indices into the concatenation of all first segments'
-            tokens, all second segments' tokens and the four marks: at [CLS], at the first [SEP], at
-            the last [SEP], and after the end.
-        middle: int32 `[rows]`, the column of the first [SEP].
-        lengths: int32 `[rows]`, the number of tokens in each sequence.
-    """
-
+    # int32 `[rows, tokens]`, indices into the concatenation of all first segments' tokens, all
+    # second segments' tokens and the four marks: at [CLS], at the first [SEP], at the last [SEP],
+    # and after the end.
     sources: tf.Tensor
-    middle: tf.Tensor
-    lengths: tf.Tensor
+    middle: tf.Tensor  # int32 `[rows]`, the column of the first [SEP]
+    lengths: tf.Tensor  # int32 `[rows]`, the number of tokens in each sequence
 
     def fill(
         self, first: tf.Tensor, second: tf.Tensor, marks: tuple[int, ...] = (0, 0, 0, 0)

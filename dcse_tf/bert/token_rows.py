@@ -105,21 +105,17 @@ class UnknownTokens:
 
 @dataclasses.dataclass(frozen=True)
 class PairRule:
-    """How two segments become one sequence, [CLS] first [SEP] second [SEP].
-
-    Attributes:
-        first_tokens: the largest number of tokens in the first segment, including [CLS] and [SEP].
-            It is truncated at its start, since the tokens next to the second segment matter most.
-        second_tokens: that in the second segment, including [SEP]; it is truncated at its end.
-        prefix_tokens: how many tokens of a prefix stand before each text of a corpus. They are left
-            out: "query: " before every turn would only shorten the dialogue.
-    """
+    """How two segments become one sequence, [CLS] first [SEP] second [SEP]."""
 
     cls_id: int
     sep_id: int
     end_of_turn_id: int
+    # The largest number of tokens in the first segment, including [CLS] and [SEP]. It is truncated
+    # at its start, since the tokens next to the second segment matter most.
     first_tokens: int
-    second_tokens: int
+    second_tokens: int  # that in the second segment, including [SEP]; it is truncated at its end
+    # How many tokens of a prefix stand before each text of a corpus. They are left out: "query: "
+    # before every turn would only shorten the dialogue.
     prefix_tokens: int = 0
 
     @property

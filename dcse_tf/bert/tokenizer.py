@@ -13,26 +13,16 @@ from typing import Any
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
+from dcse_tf.bert import vocabulary as kinds
 from dcse_tf.bert.checkpoints import VOCABULARY_FILES, find_padding
 from dcse_tf.bert.families import is_relative
 from dcse_tf.bert.sentence_modules import read_prefix
-from dcse_tf.bert.vocabulary import (
-    END_OF_TURN,
-    LONGEST_WORD,
-    PIECE,
-    SPECIAL_TOKENS,
-    BytePair,
-    MPNetPieces,
-    SentencePiece,
-    Subwords,
-    Vocabulary,
-    WordPiece,
-)
+from dcse_tf.bert.vocabulary import PIECE, MPNetPieces, Subwords, Vocabulary, WordPiece
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import parse_json, read_json_object
 
 _LONGEST_ENTRY = 256  # bytes; a limit of tensorflow-text's FastBertTokenizer
-_LONG_RUN = re.compile(rf"\S{{{LONGEST_WORD + 1}}}")
+_LONG_RUN = re.compile(rf"\S{{{kinds.LONGEST_WORD + 1}}}")
 # The files that RoBERTa and XLM-R were first published with, and transformers' classes.
 _CLASSES = {
     "sentencepiece.bpe.model": "XLMRobertaTokenizerFast",
@@ -174,11 +164,11 @@ def _parse(path: pathlib.Path, text: str) -> Vocabulary:
             charsmap = base64.b64decode(next(filter(None, maps), ""), validate=True)
             own = _order(path, tokens)
             scores = tuple(by_token.get(token, 0.0) for token in own)
-            scores = scores[:-1] if own[-1] == END_OF_TURN else scores
-            vocabulary = SentencePiece(own, False, scores, charsmap)
+            scores = scores[:-1] if own[-1] == kinds.END_OF_TURN else scores
+            vocabulary = kinds.SentencePiece(own, False, scores, charsmap)
         elif kind == "BPE":
             merges = tuple(m if isinstance(m, str) else " ".join(m) for m in model["merges"])
-            vocabulary = BytePair(_order(path, tokens), False, merges)
+            vocabulary = kinds.BytePair(_order(path, tokens), False, merges)
         else:
             raise InputError(f"{path}: model {kind!r:.40}, expected WordPiece, Unigram or BPE")
     except InputError:
@@ -250,7 +240,7 @@ def train_vocabulary(texts: Iterable[str], size: int, lowercase: bool) -> WordPi
 
     def split(text: str) -> list[str]:
         words = before.pre_tokenize_str(normalizer.normalize_str(text))
-        return [word for word, _ in words if len(word) <= LONGEST_WORD]
+        return [word for word, _ in words if len(word) <= kinds.LONGEST_WORD]
 
     def known(text: str) -> str:
         """The text without overlong words, on which the trainer would take quadratic time.
@@ -263,7 +253,7 @@ def train_vocabulary(texts: Iterable[str], size: int, lowercase: bool) -> WordPi
     for word in (word for text in texts for word in split(text)):
         letters.update([*word, *(f"{PIECE}{letter}" for letter in word[1:])])
     kept = sorted(letters, key=lambda letter: (-letters[letter], letter))
-    given = [*SPECIAL_TOKENS, *kept[: size - len(SPECIAL_TOKENS)]]
+    given = [*kinds.SPECIAL_TOKENS, *kept[: size - len(kinds.SPECIAL_TOKENS)]]
     trainer = trainers.WordPieceTrainer(
         vocab_size=size, limit_alphabet=0, special_tokens=given, show_progress=False
     )

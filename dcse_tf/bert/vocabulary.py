@@ -146,22 +146,20 @@ class Vocabulary(abc.ABC):
 
     def write(self, folder: pathlib.Path) -> None:
         """Writes the files that `dcse_tf.bert.tokenizer.read_vocabulary` reads."""
-        self._write_files(folder, {})
+        self.write_tokenizer(folder)
         write_prefix(folder, self.prefix)
 
-    def write_tokenizer(self, folder: pathlib.Path, max_sequence_length: int) -> None:
+    def write_tokenizer(self, folder: pathlib.Path, max_sequence_length: int = 0) -> None:
         """Writes the files of a tokenizer that HuggingFace's libraries read, without the prefix.
 
-        It truncates texts to a length that includes [CLS] and [SEP]. Like this class's own
-        tokenizer, it splits special tokens in a text like any other text. Unlike it, it recognises
-        the vocabulary's [EOT], so that it can be given whole dialogues.
+        Given a length, which includes [CLS] and [SEP], it truncates texts to it and, like this
+        class's own tokenizer, splits special tokens in a text like any other text. Unlike it, it
+        recognises the vocabulary's [EOT], so that it can be given whole dialogues.
         """
-        limits = {"model_max_length": max_sequence_length, "split_special_tokens": True}
-        self._write_files(folder, limits)
-
-    def _write_files(self, folder: pathlib.Path, further: dict[str, Any]) -> None:
         names = {f"{role}_token": token for role, token in self.special._asdict().items()}
-        write_json(folder / "tokenizer_config.json", {**self._settings(), **names, **further})
+        limits = {"model_max_length": max_sequence_length, "split_special_tokens": True}
+        settings = self._settings() | names | (limits if max_sequence_length else {})
+        write_json(folder / "tokenizer_config.json", settings)
         special, tokenizer = self.special, self.make_fast()
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f"{special.cls} $A {special.sep}",
@@ -232,10 +230,10 @@ class WordPiece(Vocabulary):
         settings = {"strip_accents": None, "tokenize_chinese_chars": True, "tokenizer_class": kind}
         return {"do_lower_case": self.lowercase, **settings}
 
-    def _write_files(self, folder: pathlib.Path, further: dict[str, Any]) -> None:
+    def write_tokenizer(self, folder: pathlib.Path, max_sequence_length: int = 0) -> None:
         text = "\n".join(self.tokens) + "\n"
         (folder / "vocab.txt").write_text(text, encoding="utf-8")
-        super()._write_files(folder, further)
+        super().write_tokenizer(folder, max_sequence_length)
 
     def make_fast(self) -> tokenizers.Tokenizer:
         entries = {token: index for index, token in enumerate(self.tokens)}

@@ -17,14 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from absl import logging
 
+from dcse_tf.bert import families
 from dcse_tf.bert.checkpoints import find_padding
-from dcse_tf.bert.families import (
-    RELATIVE_BIAS,
-    RELATIVE_BUCKETS,
-    convert_tensors,
-    is_relative,
-    make_mpnet,
-)
+from dcse_tf.bert.families import RELATIVE_BIAS, RELATIVE_BUCKETS, is_relative
 from dcse_tf.bert.tensor_files import read_tensor_file, require_finite, write_tensor_file
 from dcse_tf.errors import InputError
 from dcse_tf.files import write_json
@@ -203,7 +198,7 @@ def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
     tensors = read_tensor_file(folder / _WEIGHTS_FILE, finite=False)  # `_take` checks what is used
     path = folder / "config.json"
     config = read_json_object(path) if path.is_file() else {}
-    return _pad_first(convert_tensors(config, tensors), find_padding(folder))
+    return _pad_first(families.convert_tensors(config, tensors), find_padding(folder))
 
 
 def _pad_first(tensors: dict[str, np.ndarray], padding: int) -> dict[str, np.ndarray]:
@@ -255,7 +250,7 @@ def write_bert(
     """
     config = {**config, "architectures": ["BertModel"]}
     if is_relative(config):
-        config, tensors = make_mpnet(config, _pad_first(tensors, 1))
+        config, tensors = families.make_mpnet(config, _pad_first(tensors, 1))
     write_json(folder / "config.json", config, sort_keys=True)
     write_tensors(folder, tensors)
 

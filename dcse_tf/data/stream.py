@@ -12,13 +12,11 @@ from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
-from dcse_tf.bert.layout import Layout
 from dcse_tf.data.manifest import Blocks, Split, read_blocks
 from dcse_tf.data.records import parse_utterances, shard_paths
 from dcse_tf.data.table import Step, fold_seed, make_batches
 
 _READ_BLOCKS = 8
-PADDED = Layout("padded")
 
 
 class Windows(NamedTuple):
@@ -85,7 +83,7 @@ class Stream:
     seed: int
     first_step: int = 0
     replicas: int = 1  # the number of batches per step; must divide `batch_size`
-    layout: Layout = PADDED
+    row_length: int = 0  # tokens in a packed row; 0 for padded tables
     window: int = 0  # elements that are shuffled together; 0 for the default in `WINDOW`
     own: range | None = None  # the replicas whose batches this stream yields; None for all
     # Elements after which the stream of a single pass ends, with a last batch that may be smaller;
@@ -167,7 +165,7 @@ def make_dataset(
         each = tf.shape(steps)[0] // stream.replicas
         splits = tf.range(stream.replicas + 1) * each
         step = source.make_step(samples, splits, stream.seed, steps[0])
-        batches = make_batches(step, draw_rows(step), stream.layout)
+        batches = make_batches(step, draw_rows(step), stream.row_length)
         return tuple(batches[number] for number in stream.own or range(stream.replicas))
 
     def part(*batches: dict[str, tf.Tensor]) -> tf.data.Dataset:

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from dcse_tf.bert.layout import Layout, Tensors, fingerprint_rows, join_tables, lay_out
+from dcse_tf.bert.layout import Tensors, fingerprint_rows, join_tables, lay_out
 
 # Purposes of a step's own draws, see `Step.seed`; those below are `dcse_tf.data.stream`'s.
 ROWS, GARBLED = 3, 4
@@ -120,7 +120,7 @@ def fold_seed(*parts: tf.Tensor | int) -> tf.Tensor:
     return seed
 
 
-def make_batches(step: Step, drawn: Mapping[str, Any], layout: Layout) -> list[Tensors]:
+def make_batches(step: Step, drawn: Mapping[str, Any], row_length: int) -> list[Tensors]:
     """Makes the batches of a step, one for each replica, of the rows that were drawn, by name.
 
     All draws are made before, and weights are added up over all replicas: the loss does not depend
@@ -146,7 +146,7 @@ def make_batches(step: Step, drawn: Mapping[str, Any], layout: Layout) -> list[T
         totals |= {f"{name}_{key}_total": tf.reduce_sum(x)[None] for key, x in weights.items()}
     for replica in range(step.replicas):
         own = {name: _take(rows, replica, step.replicas) for name, rows in built.items()}
-        batch = _index_texts(texts, own, step, layout)
+        batch = _index_texts(texts, own, step, row_length)
         for name, rows in own.items():
             batch |= {f"{name}_{key}": value for key, value in rows.targets.items()}
             if rows.tokens:
@@ -172,7 +172,7 @@ def _take(rows: Rows, replica: int, replicas: int) -> Rows:
 
 
 def _index_texts(
-    texts: dict[str, tf.Tensor], own: Mapping[str, Rows], step: Step, layout: Layout
+    texts: dict[str, tf.Tensor], own: Mapping[str, Rows], step: Step, row_length: int
 ) -> Tensors:
     """Collects the texts that a replica's rows use into a table, and makes the rows index it."""
     used = {f"{name}_{key}": x for name, rows in own.items() for key, x in rows.texts.items()}
@@ -188,7 +188,7 @@ def _index_texts(
         lengths = tf.reduce_sum(tf.cast(tables["token_ids"] != 0, tf.int32), axis=1)
         tables = {name: value[:, : tf.reduce_max(lengths)] for name, value in tables.items()}
 
-    batch = lay_out(tables.pop("token_ids"), layout, tables)
+    batch = lay_out(tables.pop("token_ids"), row_length, tables)
     sizes = [tf.size(each) for each in used.values()]
     parts = tf.split(index, sizes, num=len(sizes))
     batch |= {name: tf.reshape(x, tf.shape(used[name])) for name, x in zip(used, parts)}

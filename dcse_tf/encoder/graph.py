@@ -22,13 +22,7 @@ from dcse_tf.bert.vocabulary import Vocabulary
 from dcse_tf.bert.weights import read_bert_tensors
 from dcse_tf.encoder.backend import BATCH_TOKENS, Backend, batch_by_length, hash_arrays
 from dcse_tf.errors import InputError
-from dcse_tf.matching.equations import (
-    PAPER,
-    MatchingForm,
-    build_matching,
-    masked_mean,
-    read_matching,
-)
+from dcse_tf.matching import equations
 from dcse_tf.matching.head_files import read_heads
 from dcse_tf.matching.heads import AffineMaps
 from dcse_tf.progress import Progress
@@ -62,7 +56,7 @@ class EncoderGraph(Backend):
         max_sequence_length: int,
         pooling: str,
         postprocessing: keras.layers.Layer | None = None,
-        matching: MatchingForm = PAPER,
+        matching: equations.MatchingForm = equations.PAPER,
         source: pathlib.Path | None = None,
         postprocessing_fingerprint: str = "",
         batch_tokens: int = BATCH_TOKENS,
@@ -122,7 +116,7 @@ class EncoderGraph(Backend):
             # Equal to [:, 0], but also works for an empty batch, which has no columns.
             pooled = tf.reduce_sum(embeddings[:, :1], axis=1)
         else:
-            pooled = masked_mean(embeddings, padding_mask)
+            pooled = equations.masked_mean(embeddings, padding_mask)
         if self.postprocessing is None:
             return pooled
         return tf.cast(self.postprocessing(pooled), tf.float32)
@@ -198,7 +192,8 @@ class EncoderGraph(Backend):
                 table = tf.ragged.stack([encoded[text] for text in texts])
                 ragged = tf.ragged.constant(turns, tf.int32)
                 if self._matching is None:
-                    matching = build_matching(encoded[texts[0]].shape[1], self.matching.attention)
+                    dim, attention = encoded[texts[0]].shape[1], self.matching.attention
+                    matching = equations.build_matching(dim, attention)
                     self._matching = tf.function(matching, reduce_retracing=True)
                 similarity = self._matching(
                     {
@@ -243,8 +238,9 @@ def load_graph(
         vocabulary = vocabulary.with_prefix(options.prefix)
     vocabulary.require_room(length)
     pooling, layer, fingerprint = _read_pooling(folder, options, config["hidden_size"])
+    form = equations.read_matching(folder)
     return EncoderGraph(
-        *(bert, vocabulary, length, pooling, layer, read_matching(folder), folder, fingerprint),
+        *(bert, vocabulary, length, pooling, layer, form, folder, fingerprint),
         *(batch_tokens, compute_dtype),
     )
 

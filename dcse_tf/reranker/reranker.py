@@ -18,12 +18,7 @@ from dcse_tf.encoder.sentence_encoder import read_text_lists, read_texts
 from dcse_tf.errors import InputError, name_missing_tensorflow
 from dcse_tf.progress import Progress
 from dcse_tf.reading.reranker_files import RerankerSettings
-from dcse_tf.reranker.scorers import (
-    Scorer,
-    load_checkpoint_scorer,
-    load_onnx_scorer,
-    read_reranker,
-)
+from dcse_tf.reranker import scorers
 
 # The turns of a context, and for each of them 0 if its speaker also gives the response, else 1.
 _Context = tuple[tuple[str, ...], tuple[int, ...]]
@@ -31,17 +26,11 @@ _Context = tuple[tuple[str, ...], tuple[int, ...]]
 
 @dataclasses.dataclass(frozen=True)
 class Ranked:
-    """A candidate in a ranking.
+    """A candidate in a ranking."""
 
-    Attributes:
-        place: its index in the list of candidates, from 0.
-        text: the candidate.
-        score: a logit, higher is better; its sigmoid is the probability.
-    """
-
-    place: int
-    text: str
-    score: float
+    place: int  # its index in the list of candidates, from 0
+    text: str  # the candidate
+    score: float  # a logit, higher is better; its sigmoid is the probability
 
 
 class Reranker:
@@ -70,7 +59,7 @@ class Reranker:
 
     def __init__(
         self,
-        scorer: Scorer,
+        scorer: scorers.Scorer,
         settings: RerankerSettings,
         vocabulary: Vocabulary,
         name: str = "the re-ranker",
@@ -109,12 +98,12 @@ class Reranker:
         """
         name = os.fspath(path)
         ModelOptions(model=name, batch_tokens=batch_tokens, compute_dtype=compute_dtype)
-        folder = read_reranker(name, option)
+        folder = scorers.read_reranker(name, option)
         if not is_onnx(folder.path):
             with name_missing_tensorflow(f"`{option}`={name}: a checkpoint"):
-                scorer = load_checkpoint_scorer(folder, compute_dtype)
+                scorer = scorers.load_checkpoint_scorer(folder, compute_dtype)
         elif compute_dtype == "float32":
-            scorer = load_onnx_scorer(folder)
+            scorer = scorers.load_onnx_scorer(folder)
         else:
             raise InputError(
                 f"`{option}`={name}: an export computes as it was exported; leave out "

@@ -15,13 +15,8 @@ from dcse_tf.bert.weights import head_shapes, read_bert_tensors, read_tensors
 from dcse_tf.encoder.backend import hash_arrays
 from dcse_tf.encoder.exported_models import INPUTS, OnnxFile, is_onnx
 from dcse_tf.errors import InputError
-from dcse_tf.reading.reranker_files import (
-    RERANKER_FILE,
-    RerankerSettings,
-    is_reranker,
-    read_matcher_settings,
-    read_reranker_settings,
-)
+from dcse_tf.reading import reranker_files
+from dcse_tf.reading.reranker_files import RERANKER_FILE, RerankerSettings
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -36,18 +31,14 @@ SEGMENTS, SPEAKERS, OUTPUT = "token_type_ids", "speaker_ids", "scores"
 
 @dataclasses.dataclass
 class Scorer:
-    """Scores the sequences of a `Reranker`.
+    """Scores the sequences of a `Reranker`."""
 
-    Attributes:
-        score: maps token_ids, segment_ids and speaker_ids int32, and padding_mask bool, each
-            `[pairs, tokens]`, by name to logits, float32 `[pairs]`; speaker_ids is 0 for what the
-            responder says, else 1.
-        fingerprint: a hash of everything the scores depend on; empty while a model is trained.
-        settings: `compute_dtype` of an export, None if the model has changed since.
-    """
-
+    # Maps token_ids, segment_ids and speaker_ids int32, and padding_mask bool, each `[pairs,
+    # tokens]`, by name to logits, float32 `[pairs]`; speaker_ids is 0 for what the responder says,
+    # else 1.
     score: Callable[[Mapping[str, np.ndarray]], np.ndarray]
-    fingerprint: Callable[[], str]
+    fingerprint: Callable[[], str]  # of everything the scores depend on; empty in training
+    # `compute_dtype` of an export, None if the model has changed since.
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -75,14 +66,16 @@ def read_reranker(name: str, option: str) -> RerankerFolder:
         )
     if not is_onnx(folder):
         folder = resolve_checkpoint(name, option)
-    if not is_reranker(folder):
+    if not reranker_files.is_reranker(folder):
         raise InputError(
             f"`{option}`={name}: is a sentence encoder, not a re-ranker: it has no {RERANKER_FILE}"
         )
     vocabulary = read_vocabulary(folder)
     if END_OF_TURN not in vocabulary.tokens:
         raise InputError(f"{folder}: the vocabulary lacks {END_OF_TURN}, which ends every turn")
-    return RerankerFolder(folder, read_reranker_settings(folder), vocabulary.with_prefix(""))
+    return RerankerFolder(
+        folder, reranker_files.read_reranker_settings(folder), vocabulary.with_prefix("")
+    )
 
 
 def load_onnx_scorer(folder: RerankerFolder) -> Scorer:
@@ -168,7 +161,7 @@ def hash_reranker(folder: RerankerFolder) -> str:
         config = read_config(folder.path)
         facts = {name: config[name] for name in ("num_attention_heads", "layer_norm_eps")}
     else:
-        facts = read_matcher_settings(folder.path)
+        facts = reranker_files.read_matcher_settings(folder.path)
     settings = dataclasses.asdict(folder.settings)
     settings |= {**facts, "vocabulary": folder.vocabulary.fingerprint()}
     return hash_arrays(read_weights(folder), settings)

@@ -17,7 +17,6 @@ import tensorflow as tf
 from keras import ops
 
 from dcse_tf.bert import bert, checkpoints
-from dcse_tf.bert.layout import Layout
 from dcse_tf.bert.tokenizer import number_as_written
 from dcse_tf.data.stream import Stream, make_dataset
 from dcse_tf.data.table import Step
@@ -235,8 +234,8 @@ def make_evaluation(objective: Objective) -> Callable[[], Scores]:
         return dict
     if most % batch_size == 1 and options.samples == "sessions":
         most -= 1  # nor has a last batch of one
-    layout = Layout(options.layout, options.row_length)
-    stream = Stream(batch_size, options.seed, layout=layout, most=most)
+    row_length = options.row_length if options.layout == "packed" else 0
+    stream = Stream(batch_size, options.seed, row_length=row_length, most=most)
     compute = tf.function(functools.partial(objective.model, training=False), reduce_retracing=True)
 
     @functools.cache

@@ -13,7 +13,6 @@ from dcse_tf.baselines.registry import refuse_baseline
 from dcse_tf.bert import bert, checkpoints, sentence_modules
 from dcse_tf.bert import weights as bert_weights
 from dcse_tf.bert.families import is_relative
-from dcse_tf.bert.layout import Layout
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.prepare import VOCABULARY_FOLDER
@@ -130,7 +129,7 @@ def build_training(
         options.global_batch_size,
         options.seed,
         replicas=strategy.num_replicas_in_sync,
-        layout=Layout(options.layout, options.row_length),
+        row_length=options.row_length if options.layout == "packed" else 0,
         own=_list_own_replicas(strategy),
     )
     with strategy.scope():

@@ -11,7 +11,7 @@ from train_options import make_options, write_untrained
 
 from dcse_tf.bert import weights as bert_weights
 from dcse_tf.bert.bert import build_bert_encoder, load_masked_lm_head
-from dcse_tf.bert.layout import Layout, lay_out
+from dcse_tf.bert.layout import lay_out
 from dcse_tf.errors import InputError
 from dcse_tf.training.build import build_training
 
@@ -35,7 +35,7 @@ def _head_tensors(seed=0):
 def _build(epsilon=1e-12):
     backbone = build_backbone(epsilon=epsilon)
     encoder = build_bert_encoder(backbone)
-    model, head = build_masked_lm(backbone, Layout("padded"))
+    model, head = build_masked_lm(backbone, 0)
     return backbone, encoder, model, head
 
 
@@ -43,7 +43,7 @@ def _batch():
     table = make_table(draw_utterances(8)[3:6])
     tokens = table["token_ids"].shape[1]
     places = [row * tokens + place for row, places in enumerate(POSITIONS) for place in places]
-    batch = lay_out(table["token_ids"], Layout("padded"))
+    batch = lay_out(table["token_ids"], 0)
     return {**batch, "mask_positions": tf.constant(places)}
 
 

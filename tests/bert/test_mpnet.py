@@ -25,7 +25,7 @@ from dcse_tf.bert import bert, weights
 from dcse_tf.bert.checkpoints import read_config
 from dcse_tf.bert.families import bucket_distances
 from dcse_tf.bert.fused_bert import FusedBert
-from dcse_tf.bert.layout import Layout, lay_out
+from dcse_tf.bert.layout import lay_out
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
@@ -117,12 +117,12 @@ def test_tokens_are_those_of_huggingfaces_tokenizer(start):
     assert ours.to_list()[1] == number_here([0, 2])
 
 
-PACKED = Layout("packed", row_length=40)
+PACKED = 40
 
 
 @pytest.fixture(scope="module")
 def encoders(backbone):
-    return [build_table_encoder(backbone, layout) for layout in (Layout("padded"), PACKED)]
+    return [build_table_encoder(backbone, layout) for layout in (0, PACKED)]
 
 
 @settings(max_examples=5, deadline=None)
@@ -132,7 +132,7 @@ def test_packing_counts_distances_within_an_utterance(encoders, lengths, seed):
     table = make_table([rng.integers(3, VOCABULARY_SIZE, length).tolist() for length in lengths])
     found = encoders[1](lay_out(table["token_ids"], PACKED)).numpy()
     real = table["padding_mask"].numpy()
-    expected = encoders[0](lay_out(table["token_ids"], Layout("padded"))).numpy()
+    expected = encoders[0](lay_out(table["token_ids"], 0)).numpy()
     np.testing.assert_allclose(found[real], expected[real], atol=5e-5)
 
 

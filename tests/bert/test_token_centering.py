@@ -5,7 +5,7 @@ from tiny_bert import DIM, LAYERS, VOCABULARY_SIZE, build_backbone, draw_utteran
 
 from dcse_tf.bert import bert
 from dcse_tf.bert.bert import TokenCentering
-from dcse_tf.bert.layout import Layout, lay_out
+from dcse_tf.bert.layout import lay_out
 
 # Three real tokens; the fourth place is padding.
 TOKENS = tf.constant([[[1.0, 2.0], [3.0, 4.0]], [[8.0, 0.0], [900.0, 900.0]]])
@@ -78,10 +78,10 @@ def test_two_devices_subtract_the_mean_of_both_and_differentiate_it():
 def test_the_layout_of_the_table_does_not_matter():
     backbone, layer = build_backbone(), TokenCentering(dtype="float32")
     token_ids = make_table(draw_utterances(8))["token_ids"]
-    expected = build_table_encoder(backbone, Layout("padded"), TokenCentering())(
-        lay_out(token_ids, Layout("padded")), training=True
+    expected = build_table_encoder(backbone, 0, TokenCentering())(
+        lay_out(token_ids, 0), training=True
     )
-    layout = Layout("packed", row_length=16)
+    layout = 16
     found = build_table_encoder(backbone, layout, layer)(lay_out(token_ids, layout), training=True)
     mask = (token_ids != 0).numpy()
     np.testing.assert_allclose(found.numpy()[mask], expected.numpy()[mask], atol=1e-5)

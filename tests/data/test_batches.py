@@ -8,12 +8,11 @@ import pytest
 import tensorflow as tf
 from lettered_corpus import turn_ids
 
-from dcse_tf.bert.layout import Layout
 from dcse_tf.data.dialogue import Context
 from dcse_tf.data.responses import ResponseSource, draw_candidates, sample_negatives
 from dcse_tf.data.table import make_batches
 
-PADDED = Layout("padded")
+PADDED = 0
 MAX_TOKENS = 16
 NAMES = {
     "context": "context_index",

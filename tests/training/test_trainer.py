@@ -10,7 +10,6 @@ from train_options import make_options
 
 from dcse_tf.bert import bert
 from dcse_tf.bert import weights as bert_weights
-from dcse_tf.bert.layout import Layout
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.options import OptionError
 from dcse_tf.tasks.objective import average
@@ -245,7 +244,7 @@ def test_nothing_below_the_lowest_trained_layer_is_differentiated(data_dir, layo
 def test_steps_are_adamw_that_decays_no_bias_and_no_norm():
     """Three steps of the optimizer of a training, on all weights of a BERT and its head."""
     backbone = build_backbone()
-    _, head = build_masked_lm(backbone, Layout("padded"))
+    _, head = build_masked_lm(backbone, 0)
     pairs = [*bert_weights.backbone_weights(backbone), *bert_weights.masked_lm_head_weights(head)]
     variables = [pair.variable for pair in pairs]
     before = [np.float64(variable) for variable in variables]
