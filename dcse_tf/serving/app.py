@@ -31,7 +31,6 @@ from dcse_tf.serving.serve import ServeOptions
 # Kinds of work. EMBED: a text to (embedding, tokens, whether it was truncated). RERANK: (turns of a
 # context, response) to the re-ranker's logit.
 EMBED, RERANK = "embed", "rerank"
-_FIRST_TEXT = "hello"
 _BYTES_PER_TOKEN = 4
 _OPEN = "/health"  # for monitoring, which needs no key
 _TOKEN_IDS = (
@@ -99,13 +98,6 @@ class Service:
         self._reranker = reranker
         self._unit_norm = options.unit_norm
         self._longest = encoder.settings.get("max_sequence_length") or 512
-
-    def warm_up(self) -> None:
-        """Computes a text of each kind, so that the graphs that requests need are traced."""
-        assert self.encoder.dim
-        self._compute(EMBED, [_FIRST_TEXT])
-        if self._reranker:
-            self._compute(RERANK, [((_FIRST_TEXT,), _FIRST_TEXT)])
 
     async def embed(self, texts: list[str]) -> tuple[np.ndarray, int, int]:
         """Embeds texts; returns float32 `[texts, dim]`, the number of tokens, and the number of

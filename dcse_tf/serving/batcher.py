@@ -3,9 +3,8 @@
 import asyncio
 import concurrent.futures
 import contextlib
-import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 # A function from a kind and items of that kind to a result for each item.
 Compute = Callable[[str, list[Any]], Sequence[Any]]
@@ -15,8 +14,7 @@ class QueueFull(Exception):
     """The queue has no room for a request's items."""
 
 
-@dataclasses.dataclass(eq=False)
-class _Item:
+class _Item(NamedTuple):
     """An item that waits to be computed; items are computed in ascending order of `turn`."""
 
     turn: int
@@ -24,7 +22,7 @@ class _Item:
     content: Any
     tokens: int
     due: float  # by the event loop's clock, in seconds
-    result: asyncio.Future[Any]
+    batch: asyncio.Future[Any]  # of the results of its batch, and its place in it
 
 
 class Batcher:
@@ -69,7 +67,8 @@ class Batcher:
         ]
         self._waiting += items
         self._arrival.set()
-        return await asyncio.gather(*(item.result for item in items))
+        found = await asyncio.gather(*(item.batch for item in items))
+        return [results.result()[place] for results, place in found]
 
     async def run(self) -> None:
         """Computes batches until it is cancelled."""
@@ -79,44 +78,33 @@ class Batcher:
                 await self._wait_for_batch()
                 batch = self._take()
                 kind, contents = batch[0].kind, [item.content for item in batch]
-                try:
-                    results = await loop.run_in_executor(thread, self._compute, kind, contents)
-                except Exception as error:
-                    results = [error] * len(batch)
-                for item, result in zip(batch, results, strict=True):
-                    if item.result.done():  # its request may have been cancelled
-                        continue
-                    if isinstance(result, Exception):
-                        item.result.set_exception(result)
-                    else:
-                        item.result.set_result(result)
+                results = loop.run_in_executor(thread, self._compute, kind, contents)
+                await asyncio.wait([results])
+                for place, item in enumerate(batch):
+                    if not item.batch.done():  # its request may have been cancelled
+                        item.batch.set_result((results, place))
 
     async def _wait_for_batch(self) -> None:
         while not self._waiting:
             self._arrival.clear()
             await self._arrival.wait()
         due = min(item.due for item in self._waiting)
-        loop = asyncio.get_running_loop()
-        while sum(item.tokens for item in self._waiting) < self._batch_tokens:
-            if loop.time() >= due:
-                break
-            self._arrival.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._arrival.wait(), due - loop.time())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(due):
+                while sum(item.tokens for item in self._waiting) < self._batch_tokens:
+                    self._arrival.clear()
+                    await self._arrival.wait()
 
     def _take(self) -> list[_Item]:
         """Takes the items of the next batch: by turn, of one kind, as many as fit."""
-        ordered = sorted(self._waiting, key=lambda item: item.turn)  # within a turn by arrival
         batch: list[_Item] = []
+        rest: list[_Item] = []
         tokens = 0
-        for item in ordered:
-            if item.kind != ordered[0].kind:
-                continue
-            tokens += item.tokens
-            if batch and tokens > self._batch_tokens:
-                break
-            batch.append(item)
-            self._turn = item.turn
-        taken = set(batch)
-        self._waiting = [item for item in ordered if item not in taken]
+        for item in sorted(self._waiting, key=lambda item: item.turn):  # in a turn by arrival
+            other = bool(batch) and item.kind != batch[0].kind
+            # Those that do not fit count too: none of the later ones may go before them.
+            tokens += 0 if other else item.tokens
+            fits = not batch or (not other and tokens <= self._batch_tokens)
+            (batch if fits else rest).append(item)
+        self._turn, self._waiting = batch[-1].turn, rest
         return batch

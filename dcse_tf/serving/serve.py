@@ -62,10 +62,8 @@ def serve(options: ServeOptions, announce: Callable[[str], object]) -> None:
         InputError: a model cannot be loaded, the port cannot be listened on, or a package is
             missing.
     """
-    for package in ("fastapi", "uvicorn"):
-        require(package, "server", "serve")
-    import uvicorn
-
+    require("fastapi", "server", "serve")
+    uvicorn = require("uvicorn", "server", "serve")
     with listen(options) as listener:
         config = uvicorn.Config(
             make_app(options),
@@ -115,14 +113,16 @@ def make_app(options: ServeOptions) -> "fastapi.FastAPI":
     from dcse_tf.reranker.reranker import Reranker
     from dcse_tf.serving.app import Service, create_app
 
-    reranker = None
-    if options.reranker:
-        reranker = Reranker.from_options(options, "reranker")
-    service = Service(options, SentenceEncoder.from_options(options), reranker)
+    encoder = SentenceEncoder.from_options(options)
+    reranker = Reranker.from_options(options, "reranker") if options.reranker else None
+    service = Service(options, encoder, reranker)
+    # Each reads a text, so that the graphs that requests need are traced.
+    assert encoder.dim
+    if reranker:
+        reranker.rank("hello", ["hello"])
     if options.calibration and reranker:
         made_from = {"`reranker`": reranker.fingerprint()}
         calibration = Calibration.read(options.calibration, made_from)
         service.none_below = calibration.threshold(options.false_accepts)
-    service.warm_up()
     keys = os.environ.get(KEY_VARIABLE, "").split()
     return create_app(service, keys, int(options.max_body_mb * 1e6))
