@@ -5,13 +5,12 @@ tokens of a batch. All products of integers are exact on every processor: see `q
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
-from dcse_tf.exporting.onnx_graph import Graph
+from dcse_tf.exporting.onnx_graph import WORDS, Graph
 
 _BYTE = 255
 # The largest sum of two neighbouring weights of the same sign. Without VNNI, processors multiply
@@ -25,7 +24,7 @@ _GELU_MINIMUM, _GELU_ZERO = 0.1701, 32
 _SMALLEST = 1e-12
 # Of the exponents tried, 0.5 to 1 gave embeddings about equally close to float32, 0 far ones.
 _EXPONENT = 0.75
-_LENGTHS, _SEQUENCES = (5, 10, 20, 40, 80), 4
+_LENGTH, _SEQUENCES = 20, 30  # of random tokens
 
 
 def quantize_kernel(kernel: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -50,106 +49,96 @@ def quantize_kernel(kernel: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.rint(kernel / scale).astype(np.int8), scale
 
 
-class EightBitGraph(Graph):
-    """A graph whose layers multiply integers, and whose token table has eight bits.
+def quantize_model(model: onnx.ModelProto, magnitudes: Mapping[str, np.ndarray]) -> onnx.ModelProto:
+    """A model of `Graph` whose layers multiply integers, and whose token table has eight bits. What
+    is computed once per text, not per token, stays as it is.
 
-    Args:
-        magnitudes: kernel name -> magnitude of each channel of its input, see `measure_channels`.
-            For the others see `Graph`.
+    `magnitudes` are those of the channels of results, by name, see `measure_channels`.
     """
-
-    def __init__(self, *of_graph: Any, magnitudes: Mapping[str, np.ndarray]) -> None:
-        super().__init__(*of_graph)
-        self._magnitudes = magnitudes
-        self._rows: dict[str, tuple[str, str, str]] = {}
-        self._one = ""
-
-    def multiply(self, x: str, kernel: np.ndarray, name: str) -> str:
-        """See `Graph`; float32. What is computed once per text, not per token, is not quantized."""
-        if not name.startswith("encoder."):
-            return super().multiply(x, kernel, name)
-        # In every trained BERT a few channels are far louder than the others, and would leave them
-        # only a few steps. They are divided by a factor, and the kernel's rows multiplied by it.
-        loud = None
-        if name in self._magnitudes:
-            usual = max(float(np.median(self._magnitudes[name])), _SMALLEST)
-            loud = np.maximum(self._magnitudes[name] / usual, 1).astype(np.float32)
-            loud = loud ** np.float32(_EXPONENT)
-        if x not in self._rows:
-            self._rows[x] = self._quantize_rows(x, loud)
-        rows, zero, row_scale = self._rows[x]
-        weights, scale = quantize_kernel(kernel if loud is None else kernel * loud[:, None])
-        product = self.add("MatMulInteger", rows, self.constant(weights, name), zero)
-        product = self.add("Cast", product, to=TensorProto.FLOAT)
-        # The columns' scales, times a 1 that onnxruntime cannot know beforehand: in this form it
-        # computes product, cast and scaling in one operation.
-        if not self._one:
-            tokens = self.add("Shape", self.inputs[0], start=1, end=2)
-            self._one = self.add("Sign", self.add("Cast", tokens, to=TensorProto.FLOAT))
-        product = self.add("Mul", product, self.add("Mul", self._one, scale))
-        return self.add("Mul", product, row_scale)
-
-    def look_up(self, table: np.ndarray, ids: str, name: str) -> str:
-        """See `Graph`; each row has a scale."""
-        scale = np.maximum(np.abs(table).max(1, keepdims=True) / _LARGEST_WEIGHT, _SMALLEST)
-        scale = scale.astype(np.float32)
-        small = self.constant(np.rint(table / scale).astype(np.int8), name)
-        rows = self.add("Cast", self.add("Gather", small, ids), to=TensorProto.FLOAT)
-        return self.add("Mul", rows, self.add("Gather", scale, ids))
-
-    def _quantize_rows(self, x: str, loud: np.ndarray | None) -> tuple[str, str, str]:
-        """Quantizes activations `[..., k]`; returns them as uint8, the number that stands for 0,
-        and the scale of each row, float32 `[..., 1]`.
-        """
-        if any(node.op_type == "Gelu" and x in node.output for node in self.nodes):
-            zero, least = _GELU_ZERO, _GELU_MINIMUM * (_BYTE - _GELU_ZERO) / _GELU_ZERO
-            top = self.add("ReduceMax", x, [-1], keepdims=1)
+    constants = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+    inputs, (output,) = [each.name for each in model.graph.input], model.graph.output
+    gelus = {node.output[0] for node in model.graph.node if node.op_type == "Gelu"}
+    graph = Graph(constants, {}, first=len(model.graph.node))
+    tokens = graph.add("Shape", inputs[0], start=1, end=2)
+    one = graph.add("Sign", graph.add("Cast", tokens, to=TensorProto.FLOAT))
+    quantized: dict[str, tuple[str, str, str, np.ndarray]] = {}
+    for node in model.graph.node:
+        x, name = node.input[0], node.input[-1]
+        if x == WORDS:  # each row has a scale
+            scale = np.abs(constants[x]).max(1, keepdims=True) / _LARGEST_WEIGHT
+            scale = np.maximum(scale, _SMALLEST).astype(np.float32)
+            small = np.rint(constants[x] / scale).astype(np.int8)
+            product = graph.add("Cast", graph.add("Gather", small, name), to=TensorProto.FLOAT)
+            row_scale = graph.add("Gather", scale, name)
+        elif node.op_type == "MatMul" and name.startswith("encoder."):
+            if x not in quantized:
+                quantized[x] = quantize_rows(graph, x, magnitudes.get(x), x in gelus)
+            rows, zero, row_scale, factors = quantized[x]
+            weights, scale = quantize_kernel(constants[name] * factors[:, None])
+            product = graph.add("MatMulInteger", rows, weights, zero)
+            product = graph.add("Cast", product, to=TensorProto.FLOAT)
+            # The columns' scales, times a 1 that onnxruntime cannot know beforehand: in this form
+            # it computes product, cast and scaling in one operation.
+            product = graph.add("Mul", product, graph.add("Mul", one, scale))
         else:
-            zero, least = _MIDDLE, _SMALLEST
-            if loud is not None:
-                x = self.add("Mul", x, 1 / loud)
-            top = self.add("ReduceMax", self.add("Abs", x), [-1], keepdims=1)
-        # A quotient, not a product: onnxruntime takes a product here for the scale of a tensor.
-        scale = self.add("Div", self.add("Max", top, least), float(_BYTE - zero))
-        nothing = self.constant(np.array(zero, np.uint8))
-        return self.add("QuantizeLinear", self.add("Div", x, scale), 1.0, nothing), nothing, scale
+            graph.nodes.append(node)
+            continue
+        graph.add("Mul", product, row_scale, name=node.output[0])
+    shape = [axis.dim_param or axis.dim_value for axis in output.type.tensor_type.shape.dim]
+    return graph.build(inputs, output.name, shape or None)
+
+
+def quantize_rows(
+    graph: Graph, x: str, magnitudes: np.ndarray | None, after_gelu: bool
+) -> tuple[str, str, str, np.ndarray]:
+    """Quantizes activations `[..., k]`; returns them as uint8, the number that stands for 0, the
+    scale of each row, float32 `[..., 1]`, and what their channels were divided by, `[k]` or `[1]`.
+    """
+    factors = np.ones(1, np.float32)
+    if after_gelu:
+        zero, least = _GELU_ZERO, _GELU_MINIMUM * (_BYTE - _GELU_ZERO) / _GELU_ZERO
+        top = graph.add("ReduceMax", x, [-1], keepdims=1)
+    else:
+        zero, least = _MIDDLE, _SMALLEST
+        if magnitudes is not None:
+            # In every trained BERT a few channels are far louder than the others, and would leave
+            # them only a few steps.
+            loud = magnitudes / max(float(np.median(magnitudes)), _SMALLEST)
+            factors = np.maximum(loud, 1).astype(np.float32) ** np.float32(_EXPONENT)
+            x = graph.add("Mul", x, 1 / factors)
+        top = graph.add("ReduceMax", graph.add("Abs", x), [-1], keepdims=1)
+    # A quotient, not a product: onnxruntime takes a product here for the scale of a tensor.
+    scale = graph.add("Div", graph.add("Max", top, least), float(_BYTE - zero))
+    nothing = graph.constant(f"{x}.zero", np.array(zero, np.uint8))
+    rows = graph.add("QuantizeLinear", graph.add("Div", x, scale), 1.0, nothing)
+    return rows, nothing, scale, factors
 
 
 def measure_channels(
     model: onnx.ModelProto, ends: tuple[int, int], longest: int
 ) -> dict[str, np.ndarray]:
-    """The root mean square of each channel, float32 `[k]`, of what a kernel is applied to, by the
-    kernel's name, where that is a layer norm's result; by a float32 model on random tokens.
+    """The root mean square of each channel, float32 `[k]`, of the layer norms' results, by name; by
+    a float32 model on random tokens.
 
     Random tokens serve every language and domain; on texts the loud channels are the same. A
     sequence begins and ends with the ids `ends`, and has `longest` tokens at most.
     """
     import onnxruntime
 
-    norms = {node.output[0] for node in model.graph.node if node.op_type == "LayerNormalization"}
-    sources = {
-        node.input[1]: node.input[0]
-        for node in model.graph.node
-        if node.op_type == "MatMul" and node.input[0] in norms
-    }
-    wanted = sorted(set(sources.values()))
+    norms = [node.output[0] for node in model.graph.node if node.op_type == "LayerNormalization"]
     probe = onnx.ModelProto()
     probe.CopyFrom(model)
-    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in wanted]
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in norms]
     probe.graph.output.extend(outputs)
     run_on = ["CPUExecutionProvider"]
     session = onnxruntime.InferenceSession(probe.SerializeToString(), providers=run_on)
-    words = next(w.dims[0] for w in model.graph.initializer if w.name == "embeddings.words")
-    totals: dict[str, Any] = dict.fromkeys(wanted, 0.0)
-    tokens, rng = 0, np.random.default_rng(0)
-    for length in sorted({min(length, longest) for length in _LENGTHS}):
-        ids = rng.integers(0, words, (_SEQUENCES, length))
-        ids[:, 0], ids[:, -1] = ends
-        # The second half of each sequence has segment and speaker 1.
-        later = np.broadcast_to(np.arange(length) >= length // 2, ids.shape).astype(np.int64)
-        inputs = dict.fromkeys((value.name for value in model.graph.input), later)
-        inputs |= {"input_ids": ids, "attention_mask": np.ones_like(ids)}
-        for name, value in zip(wanted, session.run(wanted, inputs), strict=True):
-            totals[name] += np.square(value, dtype=np.float64).sum((0, 1))
-        tokens += ids.size
-    return {name: np.sqrt(totals[x] / tokens).astype(np.float32) for name, x in sources.items()}
+    words = next(each.dims[0] for each in model.graph.initializer if each.name == WORDS)
+    length = min(_LENGTH, longest)
+    ids = np.random.default_rng(0).integers(0, words, (_SEQUENCES, length))
+    ids[:, 0], ids[:, -1] = ends
+    # The second half of each sequence has segment and speaker 1.
+    later = np.broadcast_to(np.arange(length) >= length // 2, ids.shape).astype(np.int64)
+    inputs = dict.fromkeys((value.name for value in model.graph.input), later)
+    inputs |= {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+    found = zip(norms, session.run(norms, inputs), strict=True)
+    return {name: np.sqrt(np.square(x).mean((0, 1))) for name, x in found}

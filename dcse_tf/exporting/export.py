@@ -10,6 +10,7 @@ from typing import Any
 
 import jinja2
 import tensorflow as tf
+from absl import logging
 
 from dcse_tf.baselines.registry import is_baseline, read_baseline
 from dcse_tf.bert.checkpoints import ENCODER_FOLDER, read_config
@@ -50,30 +51,31 @@ def export(config: ExportOptions) -> pathlib.Path:
     output, form, name = pathlib.Path(config.output_dir), FORMATS[config.format], config.run_dir
     with atomic_directory(output, config.overwrite) as folder:
         source = find_folder(name, "run_dir")
-        of_reranker = is_reranker(source)
-        for given in _OF_ENCODERS if of_reranker else ():
-            if config.is_given(given):
-                raise InputError(f"`run_dir`={name}: is a re-ranker; leave out `{given}`")
-        write = form.write_reranker if of_reranker else form.write_encoder
+        is_encoder = not is_reranker(source)
+        given = [f"`{name}`" for name in _OF_ENCODERS if config.is_given(name)]
+        if given and not is_encoder:
+            raise InputError(f"`run_dir`={name}: is a re-ranker; leave out {' and '.join(given)}")
+        write = form.write_encoder if is_encoder else form.write_reranker
         if write is None:
-            kind = "a re-ranker" if of_reranker else "an encoder"
+            kind = "an encoder" if is_encoder else "a re-ranker"
             raise InputError(f"`format`={form.name}: `run_dir`={name} is {kind}")
-        if of_reranker:
-            model = read_reranker(name, "run_dir")
-            usage = form.reranker_usage
-            facts = _describe_reranker(model) | write(folder, model, config)
-        else:
+        model: Any
+        if is_encoder:
             if is_baseline(source) and read_baseline(source).spec.make_encode:
                 raise InputError(
                     f"`run_dir`={name}: is a baseline without an encoder, which cannot be exported"
                 )
             # Variables, because a SavedModel's graph holds at most two gigabytes of constants.
-            encoder = load_graph(source, config, hold=lambda v, t: tf.Variable(v, False, dtype=t))
-            facts = _describe_encoder(encoder, config) | write(folder, encoder, config)
-            prefix = encoder.vocabulary.prefix
-            usage = form.usage.replace("LENGTH", str(encoder.max_sequence_length))
+            model = load_graph(source, config, hold=lambda v, t: tf.Variable(v, False, dtype=t))
+            facts, prefix = _describe_encoder(model, config), model.vocabulary.prefix
+            usage = form.usage.replace("LENGTH", str(model.max_sequence_length))
             usage = usage.replace("PREFIX + ", f"{prefix!r} + " if prefix else "")
-        write_model_card(folder / form.card, config, source, facts, usage, not of_reranker)
+        else:
+            model = read_reranker(name, "run_dir")
+            facts, usage = _describe_reranker(model), form.reranker_usage
+        facts |= write(folder, model, config)
+        write_model_card(folder / form.card, config, source, facts, usage, is_encoder)
+    logging.info("%s: %s", output, "; ".join(" ".join(fact) for fact in facts.items()))
     return output
 
 
@@ -90,9 +92,8 @@ def write_model_card(
     """
     run_dir = pathlib.Path(config.run_dir)
     trained = source == run_dir / ENCODER_FOLDER and (run_dir / _CONFIG_FILE).is_file()
-    settings = _read(run_dir / _CONFIG_FILE) if trained else {}
-    kept = _read(source / _KEPT_FILE) if trained else {}
-    training = dict(_describe_training(kept, settings)) | _read(run_dir / _CORPUS_FILE)
+    paths = run_dir / _CONFIG_FILE, source / _KEPT_FILE, run_dir / _CORPUS_FILE
+    settings, kept, corpus = (_read(path) if trained else {} for path in paths)
     if share := _read(source / _MERGE_FILE).get("share"):
         told = f"{1 - share:g} of the start, {share:g} of the trained encoder"
         facts = {**facts, "averaged weights": told}
@@ -116,7 +117,7 @@ def write_model_card(
         unchanged=kept.get("step") == 0,
         usage=usage,
         facts=facts,
-        training=training if trained else {},
+        training=dict(_describe_training(kept, settings)) | corpus,
         scores=kept.get("scores", {}),
         versions=", ".join(versions),
     )

@@ -13,9 +13,8 @@ from dcse_tf.bert.encoder_options import EncoderOptions
 from dcse_tf.errors import require
 from dcse_tf.options import OptionError, option
 
-# See `register_export`.
-Write = Callable[[pathlib.Path, Any, Any], dict[str, str]]
-
+Facts = dict[str, str]  # for the model card, by name
+Write = Callable[[pathlib.Path, Any, Any], Facts]  # see `register_export`
 
 # By name, in the order of registration: the arguments of `register_export`.
 FORMATS: dict[str, types.SimpleNamespace] = {}
@@ -69,7 +68,7 @@ def _later(module: str, name: str, *needed: str) -> Write:
     the extra "onnx" that it needs.
     """
 
-    def write(*arguments: Any) -> dict[str, str]:
+    def write(*arguments: Any) -> Facts:
         for package in needed:
             require(package, extra="onnx", why="`format`=onnx")
         return getattr(importlib.import_module(f"dcse_tf.exporting.{module}"), name)(*arguments)

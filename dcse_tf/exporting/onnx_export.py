@@ -15,23 +15,15 @@ from dcse_tf.bert.weights import read_bert_tensors
 from dcse_tf.encoder.exported_models import MODEL_FILE, SETTINGS_FILE, OnnxBackend
 from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.errors import InputError
-from dcse_tf.exporting.eight_bits import EightBitGraph, measure_channels
-from dcse_tf.exporting.export_formats import ExportOptions
+from dcse_tf.exporting import probes
+from dcse_tf.exporting.eight_bits import measure_channels, quantize_model
+from dcse_tf.exporting.export_formats import ExportOptions, Facts
 from dcse_tf.exporting.onnx_graph import build_cross_encoder, build_encoder
-from dcse_tf.exporting.probes import (
-    CANDIDATES,
-    CONTEXTS,
-    SENTENCES,
-    embed_probes,
-    no_warnings,
-    refuse,
-)
 from dcse_tf.exporting.saved_model import export_fingerprint
 from dcse_tf.exporting.sentence_transformers import list_maps, true_config
 from dcse_tf.files import hash_file, write_json
 from dcse_tf.reading.reranker_files import write_reranker_settings
 from dcse_tf.reranker import scorers
-from dcse_tf.reranker.reranker import Reranker
 
 # The largest difference of an embedding, as a share of its length; and of a score, multiplied by
 # the scores' standard deviation if that is beyond 1.
@@ -48,41 +40,38 @@ MOST_APART = 0.01
 _TOGETHER = 4096  # tokens of a batch
 
 
-def write_encoder(
-    folder: pathlib.Path, encoder: EncoderGraph, options: ExportOptions
-) -> dict[str, str]:
+@probes.no_warnings()
+def write_encoder(folder: pathlib.Path, encoder: EncoderGraph, options: ExportOptions) -> Facts:
     """Writes model.onnx, and the tokenizer's files, the configuration and settings beside it; see
     `register_export`.
     """
     assert encoder.source
     config, maps = true_config(encoder.source), list_maps(encoder.postprocessing, "onnx")
     tensors, length = read_bert_tensors(encoder.source, config), encoder.max_sequence_length
-    build = functools.partial(
-        build_encoder, tensors, config, encoder.pooling, maps, options.unit_norm
-    )
+    model = build_encoder(tensors, config, encoder.pooling, maps, options.unit_norm)
     checkpoints.write_max_sequence_length(folder, length)
     sentence_modules.write_prefix(folder, encoder.vocabulary.prefix)
-    with no_warnings():
-        expected = embed_probes(encoder, options.unit_norm)
-    norms = np.maximum(np.linalg.norm(expected, axis=1), 1e-12)
+    expected = probes.embed(encoder, options.unit_norm)
+    norms = np.maximum(np.linalg.norm(expected, axis=1, keepdims=True), 1e-12)
 
     def compute(batch_tokens: int) -> np.ndarray:
-        return OnnxBackend(folder, batch_tokens).embed_texts(SENTENCES)[0]
+        return OnnxBackend(folder, batch_tokens).embed_texts(probes.SENTENCES)[0] / norms
 
     limits = TOLERANCE, MOST_OF_LENGTH
-    check = functools.partial(_check, "an embedding", expected, norms, limits, compute)
+    check = functools.partial(_check, "an embedding", expected / norms, compute, limits)
     settings = {
         "fingerprint": export_fingerprint(encoder, options.unit_norm),
         "pooling": encoder.pooling,
         "unit_norm": options.unit_norm,
         "projection": options.projection,
     }
-    return _write(folder, build, config, encoder.vocabulary, length, options, settings, check)
+    return _write(folder, model, config, encoder.vocabulary, length, options, settings, check)
 
 
+@probes.no_warnings()
 def write_reranker(
     folder: pathlib.Path, model: scorers.RerankerFolder, options: ExportOptions
-) -> dict[str, str]:
+) -> Facts:
     """Writes a re-ranker as `write_encoder` does an encoder; see `register_export`."""
     settings = model.settings
     if settings.architecture != scorers.BERT:
@@ -93,51 +82,47 @@ def write_reranker(
     config, longest = true_config(model.path), settings.first_tokens + settings.second_tokens
     write_reranker_settings(folder, settings)
     written = dataclasses.replace(model, path=folder)
-
-    def score(scorer: scorers.Scorer, batch_tokens: int) -> np.ndarray:
-        reranker = Reranker(scorer, settings, model.vocabulary, batch_tokens=batch_tokens)
-        scores = np.concatenate(reranker.score(CONTEXTS, CANDIDATES, show_progress=False))
-        return scores[scores > NO_CANDIDATE, np.newaxis]
-
-    with no_warnings():
-        expected = score(scorers.load_checkpoint_scorer(model), _TOGETHER)
-    spread = float(expected.std())
+    expected = probes.score(model, scorers.load_checkpoint_scorer(model), _TOGETHER)
+    real = expected > NO_CANDIDATE
+    spread = float(expected[real].std())
 
     def compute(batch_tokens: int) -> np.ndarray:
-        return score(scorers.load_onnx_scorer(written), batch_tokens)
+        scores = probes.score(model, scorers.load_onnx_scorer(written), batch_tokens)
+        return scores[real, np.newaxis] / spread
 
     limits = TOLERANCE * max(1.0, 1.0 / spread), MOST_OF_SPREAD
-    check = functools.partial(_check, "a score", expected, spread, limits, compute)
-    build = functools.partial(build_cross_encoder, scorers.read_weights(model), config)
+    true = expected[real, np.newaxis] / spread
+    check = functools.partial(_check, "a score", true, compute, limits)
+    graph = build_cross_encoder(scorers.read_weights(model), config)
     facts = {"fingerprint": scorers.hash_reranker(model)}
-    return _write(folder, build, config, model.vocabulary, longest, options, facts, check)
+    return _write(folder, graph, config, model.vocabulary, longest, options, facts, check)
 
 
 def _write(
     folder: pathlib.Path,
-    build: Callable[..., onnx.ModelProto],
+    model: onnx.ModelProto,
     config: dict[str, Any],
     vocabulary: Vocabulary,
     longest: int,
     options: ExportOptions,
     settings: dict[str, Any],
-    check: Callable[..., dict[str, str]],
-) -> dict[str, str]:
-    """Writes model.onnx and its settings, which `OnnxFile.written` reads. `build` builds the model
-    by the `make_graph` it is given; `check` writes and checks it, see `_check`.
+    check: Callable[..., Facts],
+) -> Facts:
+    """Writes model.onnx and its settings, which `OnnxFile.written` reads; `check` writes and checks
+    the model, see `_check`.
     """
     write_json(folder / "config.json", config, sort_keys=True)
     vocabulary.write_tokenizer(folder, longest)
-    model = build()
-    facts = check(folder / MODEL_FILE, model)
+    path = folder / MODEL_FILE
+    facts = check(path, model)
     if options.quantize == "int8":
         del settings["fingerprint"]  # of other embeddings
         magnitudes = measure_channels(model, (vocabulary.cls_id, vocabulary.sep_id), longest)
-        model = build(make_graph=functools.partial(EightBitGraph, magnitudes=magnitudes))
-        facts = {"weights": "int8"} | check(folder / MODEL_FILE, model, "eight bits: ")
+        model = quantize_model(model, magnitudes)
+        facts = {"weights": "int8"} | check(path, model, "eight bits: ")
     settings |= {
         "compute_dtype": "float32" if options.quantize == "none" else options.quantize,
-        "sha256": hash_file(folder / MODEL_FILE),
+        "sha256": hash_file(path),
     }
     write_json(folder / SETTINGS_FILE, settings, sort_keys=True)
     return facts
@@ -146,29 +131,27 @@ def _write(
 def _check(
     what: str,
     expected: np.ndarray,
-    size: np.ndarray | float,
-    limits: tuple[float, float],
     compute: Callable[[int], np.ndarray],
+    limits: tuple[float, float],
     path: pathlib.Path,
     model: onnx.ModelProto,
     eight_bits: str = "",
-) -> dict[str, str]:
+) -> Facts:
     """Writes a model and refuses one that computes something else than `expected`, float `[n, k]`,
-    in batches of at most so many tokens. A difference is a share of `size`, float `[n]` or one
-    number; the `limits` are for float32 and for eight bits, whose messages begin with `eight_bits`.
+    in batches of at most so many tokens. The `limits` are for float32 and for eight bits, whose
+    messages begin with `eight_bits`.
     """
     onnx.checker.check_model(model)
     onnx.save(model, path)
-    with no_warnings():
-        alone, together = compute(1), compute(_TOGETHER)
+    alone, together = compute(1), compute(_TOGETHER)
 
     def apart(one: np.ndarray, other: np.ndarray) -> float:
-        return float((np.linalg.norm(one - other, axis=1) / size).max())
+        return float(np.linalg.norm(one - other, axis=1).max())
 
-    difference = max(apart(found, expected) for found in (alone, together))
+    difference = max(apart(alone, expected), apart(together, expected))
     told = f"{eight_bits}difference of {what} from the model's"
     measured = [(told, difference, limits[bool(eight_bits)])]
     if eight_bits:
         told = f"{eight_bits}{what} alone and in a batch"
         measured.append((told, apart(alone, together), MOST_APART))
-    return refuse(path, measured)
+    return probes.refuse(path, measured)

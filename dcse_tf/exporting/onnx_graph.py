@@ -4,7 +4,7 @@ Converting the TensorFlow graph (tf2onnx) gives the same numbers, but takes a mi
 times as many nodes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,54 +25,48 @@ _MASKED = -1e9
 # Bytes of weights that a file holds: protobuf's limit, less a margin for everything else.
 _LARGEST = 2**31 - 2**20
 _SMALLEST_NORM = 1e-12  # as in torch.nn.functional.normalize
+WORDS = "embeddings.word_embeddings.weight"
 
 Tensors = Mapping[str, np.ndarray]
 Constant = np.ndarray | Sequence[int] | float
 
 
 class Graph:
-    """Collects the nodes and constants of an ONNX graph; methods return the names of results.
+    """Collects the nodes of an ONNX graph; methods return the names of results.
 
     Args:
-        tensors: a BERT's weights by HuggingFace's names, without the prefix "bert.".
+        constants: what nodes can name, such as a BERT's weights by HuggingFace's names.
         config: the BERT's configuration, see `read_config`.
-        inputs: names of the inputs, each int64 `[batch, tokens]`; the first has the token ids.
+        first: the number of the first node, for names that other nodes do not have.
     """
 
-    def __init__(self, tensors: Tensors, config: Mapping[str, Any], inputs: Sequence[str]) -> None:
-        self._tensors = tensors
-        self._config = config
-        self.inputs = inputs
+    def __init__(self, constants: Tensors, config: Mapping[str, Any], first: int = 0) -> None:
+        self.constants = dict(constants)
         self.nodes: list[onnx.NodeProto] = []
-        self._constants: dict[str, np.ndarray] = {}
+        self._config = config
+        self._first = first
 
-    def constant(self, value: Constant, name: str = "") -> str:
-        array = np.array(value, np.float32) if isinstance(value, float) else np.array(value)
-        name = name or f"constant_{len(self._constants)}"
-        self._constants[name] = array
+    def constant(self, name: str, value: Constant) -> str:
+        self.constants[name] = np.asarray(value, np.float32 if isinstance(value, float) else None)
         return name
 
     def add(
         self, operation: str, *inputs: str | Constant, name: str = "", **attributes: object
     ) -> str:
-        """Adds an operation on results, by their names, and on constants."""
-        name = name or f"{operation}_{len(self.nodes)}"
-        names = [each if isinstance(each, str) else self.constant(each) for each in inputs]
+        """Adds an operation on results and constants, by their names, and on other constants."""
+        name = name or f"{operation}_{self._first + len(self.nodes)}"
+        names = [
+            each if isinstance(each, str) else self.constant(f"{name}.{place}", each)
+            for place, each in enumerate(inputs)
+        ]
         self.nodes.append(helper.make_node(operation, names, [name], name=name, **attributes))
         return name
 
-    def multiply(self, x: str, kernel: np.ndarray, name: str) -> str:
-        """The product of activations `[..., k]` and a constant kernel, float32 `[k, n]`."""
-        return self.add("MatMul", x, self.constant(np.ascontiguousarray(kernel), name))
-
-    def look_up(self, table: np.ndarray, ids: str, name: str) -> str:
-        """The rows of a constant table, float32 `[rows, dim]`, with the given ids."""
-        return self.add("Gather", self.constant(table, name), ids)
-
     def dense(self, name: str, x: str, scale: float = 1.0) -> str:
-        kernel, bias = (self._tensors[f"{name}.{part}"] for part in ("weight", "bias"))
-        product = self.multiply(x, kernel.T * np.float32(scale), f"{name}.kernel")
-        return self.add("Add", product, bias * np.float32(scale))
+        """A dense layer of `[..., k]` by PyTorch's weights `[n, k]`, times a scale."""
+        kernel, bias = (self.constants[f"{name}.{part}"] for part in ("weight", "bias"))
+        columns = self.constant(f"{name}.kernel", kernel.T * np.float32(scale))
+        return self.add("Add", self.add("MatMul", x, columns), bias * np.float32(scale))
 
     def encode(self, tables: Tensors, first_only: bool = False) -> tuple[str, str]:
         """The BERT's output, `[batch, tokens, dim]`, or with `first_only` that of the first token
@@ -85,20 +79,18 @@ class Graph:
         bias = self.add("Mul", self.add("Sub", 1.0, mask), _MASKED)
         bias = self.add("Unsqueeze", bias, [1, 2])  # [batch, 1, 1, tokens]
         tokens = self.add("Shape", "input_ids", start=1, end=2)
-        if RELATIVE_BIAS in self._tensors:
+        if RELATIVE_BIAS in self.constants:
             bias = self.add("Add", bias, self._relative_bias(tokens))
 
         # Token, position and segment embeddings, where every token is in the first segment.
-        tensors, prefix = self._tensors, "embeddings"
-        segment = tensors[f"{prefix}.token_type_embeddings.weight"][0]
-        positions = tensors[f"{prefix}.position_embeddings.weight"] + segment
-        words = tensors[f"{prefix}.word_embeddings.weight"]
-        x = self.look_up(words, "input_ids", f"{prefix}.words")
+        segment = self.constants["embeddings.token_type_embeddings.weight"][0]
+        positions = self.constants["embeddings.position_embeddings.weight"] + segment
+        x = self.add("Gather", WORDS, "input_ids")
         x = self.add("Add", x, self.add("Slice", positions, [0], tokens, [0]))
         for name, rows in tables.items():
             x = self.add("Add", x, self.add("Gather", rows, name))
-        x = self._norm(prefix, x)
-        layers = sum(name.endswith(".intermediate.dense.bias") for name in tensors)
+        x = self._norm("embeddings", x)
+        layers = sum(name.endswith(".intermediate.dense.bias") for name in self.constants)
         for index in range(layers):
             x = self._layer(f"encoder.layer.{index}", x, bias, first_only and index == layers - 1)
         return x, mask
@@ -109,12 +101,12 @@ class Graph:
         distances = self.add("Sub", places, self.add("Unsqueeze", places, [1]))
         near = self.add("Clip", distances, -FARTHEST, FARTHEST)
         rows = self.add("Unsqueeze", self.add("Add", near, FARTHEST), [2])
-        table = self.add("GatherND", self._tensors[RELATIVE_BIAS][BUCKET_OF], rows)
+        table = self.add("GatherND", self.constants[RELATIVE_BIAS][BUCKET_OF], rows)
         return self.add("Transpose", table, perm=[2, 0, 1])
 
     def _layer(self, prefix: str, x: str, bias: str, first_only: bool) -> str:
         num_heads = int(self._config["num_attention_heads"])
-        width = len(self._tensors[f"{prefix}.output.LayerNorm.bias"]) // num_heads
+        width = len(self.constants[f"{prefix}.output.LayerNorm.bias"]) // num_heads
 
         def heads(name: str, source: str, order: list[int], scale: float = 1.0) -> str:
             projected = self.dense(f"{prefix}.attention.self.{name}", source, scale)
@@ -141,36 +133,39 @@ class Graph:
         return self._norm(f"{prefix}.output", self.add("Add", x, hidden))
 
     def _norm(self, prefix: str, x: str) -> str:
-        weights = [self._tensors[f"{prefix}.LayerNorm.{part}"] for part in ("weight", "bias")]
+        weights = [f"{prefix}.LayerNorm.{part}" for part in ("weight", "bias")]
         epsilon = float(self._config["layer_norm_eps"])
         return self.add("LayerNormalization", x, *weights, axis=-1, epsilon=epsilon)
 
-    def build(self, output: str, shape: Sequence[str | int] | None) -> onnx.ModelProto:
-        """The model with all nodes and constants, and one float32 output of a shape.
+    def build(
+        self, inputs: Sequence[str], output: str, shape: Sequence[str | int] | None
+    ) -> onnx.ModelProto:
+        """The model of all nodes, with the constants that they use, from inputs int64
+        `[batch, tokens]` to one float32 output of a shape.
 
         Raises:
             InputError: it is too large for an ONNX file.
         """
-        size = sum(array.nbytes for array in self._constants.values())
+        used = {name for node in self.nodes for name in node.input}
+        constants = {name: array for name, array in self.constants.items() if name in used}
+        size = sum(array.nbytes for array in constants.values())
         if size > _LARGEST:
             raise InputError(
                 f"`format`=onnx: a file holds at most {_LARGEST / 1e9:.2f} GB of weights, and this "
                 f"model has {size / 1e9:.2f}; `format`=saved_model can hold it"
             )
-        inputs = [
-            helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "tokens"])
-            for name in self.inputs
-        ]
-        weights = [numpy_helper.from_array(a, name) for name, a in self._constants.items()]
-        outputs = [helper.make_tensor_value_info(output, TensorProto.FLOAT, shape)]
-        graph = helper.make_graph(self.nodes, "dcse_tf", inputs, outputs, weights)
+        describe, ids, axes = helper.make_tensor_value_info, TensorProto.INT64, ["batch", "tokens"]
+        graph = helper.make_graph(
+            self.nodes,
+            "dcse_tf",
+            [describe(name, ids, axes) for name in inputs],
+            [describe(output, TensorProto.FLOAT, shape)],
+            [numpy_helper.from_array(array, name) for name, array in constants.items()],
+        )
         opsets = [helper.make_opsetid("", _OPSET)]
         model = helper.make_model(graph, opset_imports=opsets, producer_name="dcse_tf")
         model.ir_version = _IR_VERSION
         return model
-
-
-MakeGraph = Callable[[Tensors, Mapping[str, Any], Sequence[str]], Graph]
 
 
 def build_encoder(
@@ -179,7 +174,6 @@ def build_encoder(
     pooling: str,
     maps: Sequence[AffineMap] = (),
     unit_norm: bool = False,
-    make_graph: MakeGraph = Graph,
 ) -> onnx.ModelProto:
     """Builds the model from INPUTS, int64 `[batch, tokens]`, to "embeddings", float32
     `[batch, dim]`.
@@ -191,9 +185,8 @@ def build_encoder(
         pooling: "mean" or "cls".
         maps: affine maps applied to the pooled embedding, in order.
         unit_norm: whether the result is scaled to unit length.
-        make_graph: makes the graph to add to.
     """
-    graph = make_graph(tensors, config, INPUTS)
+    graph = Graph(tensors, config)
     x, mask = graph.encode({})
     if pooling == "cls":
         x = graph.add("Gather", x, 0, axis=1)
@@ -215,12 +208,10 @@ def build_encoder(
         norm = graph.add("ReduceL2", x, [-1], keepdims=1)
         x = graph.add("Div", x, graph.add("Max", norm, _SMALLEST_NORM))
     graph.add("Identity", x, name=OUTPUT)
-    return graph.build(OUTPUT, ["batch", dim])
+    return graph.build(INPUTS, OUTPUT, ["batch", dim])
 
 
-def build_cross_encoder(
-    tensors: Tensors, config: Mapping[str, Any], make_graph: MakeGraph = Graph
-) -> onnx.ModelProto:
+def build_cross_encoder(tensors: Tensors, config: Mapping[str, Any]) -> onnx.ModelProto:
     """Builds the model from token ids, attention mask, segment ids and, with speaker embeddings,
     speaker ids, each int64 `[batch, tokens]`, to "scores", logits, float32 `[batch]`.
 
@@ -230,9 +221,9 @@ def build_cross_encoder(
     tables = {scorers.SEGMENTS: segments - segments[0]}
     if SPEAKER_TABLE in tensors:
         tables[scorers.SPEAKERS] = tensors[SPEAKER_TABLE]
-    graph = make_graph(tensors, config, (*INPUTS, *tables))
+    graph = Graph(tensors, config)
     x, _ = graph.encode(tables, first_only=True)  # the head reads only [CLS]
     x = graph.add("Gather", x, 0, axis=1)
     x = graph.dense(CLASSIFIER, graph.add("Tanh", graph.dense(POOLER, x)))
     graph.add("Squeeze", x, [1], name=scorers.OUTPUT)
-    return graph.build(scorers.OUTPUT, ["batch"])
+    return graph.build((*INPUTS, *tables), scorers.OUTPUT, ["batch"])

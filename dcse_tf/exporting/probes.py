@@ -7,9 +7,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from absl import logging
 
-from dcse_tf.encoder.backend import normalize
+from dcse_tf.encoder.backend import BATCH_TOKENS, normalize
 from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.errors import OutputError
+from dcse_tf.exporting.export_formats import Facts
+from dcse_tf.reranker.reranker import Reranker
+from dcse_tf.reranker.scorers import RerankerFolder, Scorer
 
 _QUESTION, _LONG = "Where is my parcel?", "It left our store today . " * 200
 # The empty string, white space, several languages and scripts, accents, a ligature, an emoji,
@@ -37,13 +40,19 @@ CANDIDATES = [
 ]
 
 
-def embed_probes(encoder: EncoderGraph, unit_norm: bool) -> np.ndarray:
+def embed(encoder: EncoderGraph, unit_norm: bool) -> np.ndarray:
     """The embeddings of SENTENCES, float32 `[n, dim]`, by the code that evaluation uses."""
     rows = encoder.embed_texts(SENTENCES)[0]
     return normalize(rows).astype(np.float32) if unit_norm else rows
 
 
-def refuse(path: pathlib.Path, measured: Sequence[tuple[str, float, float]]) -> dict[str, str]:
+def score(model: RerankerFolder, scorer: Scorer, batch_tokens: int = BATCH_TOKENS) -> np.ndarray:
+    """The scores of CANDIDATES in CONTEXTS, float32 `[n, candidates]`, by the same code."""
+    reranker = Reranker(scorer, model.settings, model.vocabulary, batch_tokens=batch_tokens)
+    return np.stack(reranker.score(CONTEXTS, CANDIDATES, show_progress=False))
+
+
+def refuse(path: pathlib.Path, measured: Sequence[tuple[str, float, float]]) -> Facts:
     """Refuses an export that computes something else than its model.
 
     `measured` is of each measure what it is, its value, and the largest that is accepted. Returns
@@ -54,9 +63,7 @@ def refuse(path: pathlib.Path, measured: Sequence[tuple[str, float, float]]) -> 
             raise OutputError(
                 f"{path}: the export is refused: {what} is {value:.1e}, expected at most {most:.1e}"
             )
-    facts = {what: f"{value:.1e}" for what, value, _ in measured}
-    logging.info("%s, checked: %s", path, "; ".join(" ".join(fact) for fact in facts.items()))
-    return facts
+    return {what: f"{value:.1e}" for what, value, _ in measured}
 
 
 @contextlib.contextmanager

@@ -6,19 +6,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from dcse_tf.bert import checkpoints
+from dcse_tf.bert import checkpoints, weights
 from dcse_tf.bert.sentence_modules import AffineMap, SentenceModules, write_modules, write_prefix
 from dcse_tf.bert.tokenizer import number_as_written
-from dcse_tf.bert.weights import (
-    CLASSIFIER,
-    POOLER,
-    read_bert_tensors,
-    write_bert,
-    write_tensors,
-)
 from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.errors import InputError
-from dcse_tf.exporting.export_formats import ExportOptions
+from dcse_tf.exporting.export_formats import ExportOptions, Facts
 from dcse_tf.files import write_json
 from dcse_tf.input_files import read_json_object
 from dcse_tf.matching.heads import AffineMaps
@@ -43,9 +36,7 @@ def list_maps(layer: keras.layers.Layer | None, form: str) -> tuple[AffineMap, .
     )
 
 
-def write_encoder(
-    folder: pathlib.Path, encoder: EncoderGraph, options: ExportOptions
-) -> dict[str, str]:
+def write_encoder(folder: pathlib.Path, encoder: EncoderGraph, options: ExportOptions) -> Facts:
     """Writes an encoder as sentence-transformers saves one: transformer, pooling, other modules.
 
     For the arguments, see `register_export`; the library has no module for some postprocessings.
@@ -58,8 +49,10 @@ def write_encoder(
     # pooler out.
     dim = config["hidden_size"]
     kernel = np.random.default_rng(0).normal(0.0, 0.02, [dim, dim]).astype(np.float32)
-    pooler = {f"{POOLER}.weight": kernel, f"{POOLER}.bias": np.zeros(dim, np.float32)}
-    write_bert(folder, config, read_bert_tensors(encoder.source, config) | pooler)
+    name, bias = weights.POOLER, np.zeros(dim, np.float32)
+    tensors = weights.read_bert_tensors(encoder.source, config)
+    tensors |= {f"{name}.weight": kernel, f"{name}.bias": bias}
+    weights.write_bert(folder, config, tensors)
     vocabulary = number_as_written(encoder.vocabulary, config)
     vocabulary.write_tokenizer(folder, encoder.max_sequence_length)
     checkpoints.write_max_sequence_length(folder, encoder.max_sequence_length, pooler=True)
@@ -69,9 +62,7 @@ def write_encoder(
     return {}
 
 
-def write_reranker(
-    folder: pathlib.Path, model: RerankerFolder, options: ExportOptions
-) -> dict[str, str]:
+def write_reranker(folder: pathlib.Path, model: RerankerFolder, options: ExportOptions) -> Facts:
     """Writes a folder that sentence-transformers' CrossEncoder and transformers load.
 
     The library has one limit for the tokens of a pair and truncates on the left; here context and
@@ -95,10 +86,10 @@ def write_reranker(
     }
     write_json(folder / "config.json", config, sort_keys=True)
     tensors = {
-        name if name.startswith(CLASSIFIER) else f"bert.{name}": np.ascontiguousarray(value)
+        name if name.startswith(weights.CLASSIFIER) else f"bert.{name}": np.ascontiguousarray(value)
         for name, value in read_weights(model).items()
     }
-    write_tensors(folder, tensors)
+    weights.write_tensors(folder, tensors)
     model.vocabulary.write_tokenizer(folder, settings.first_tokens + settings.second_tokens)
     path = folder / "tokenizer_config.json"
     write_json(path, {**read_json_object(path), "truncation_side": "left"}, sort_keys=True)

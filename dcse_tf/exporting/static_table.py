@@ -22,7 +22,7 @@ from dcse_tf.data.records import sample_utterances
 from dcse_tf.encoder.backend import normalize
 from dcse_tf.encoder.exported_models import STATIC_FILE, STATIC_TABLE, STATIC_TYPE
 from dcse_tf.encoder.graph import EncoderGraph
-from dcse_tf.exporting.export_formats import ExportOptions
+from dcse_tf.exporting.export_formats import ExportOptions, Facts
 from dcse_tf.files import write_json
 from dcse_tf.progress import Progress
 
@@ -36,9 +36,7 @@ _HELD_OUT = 10  # every tenth utterance is held out
 _TOLERANCE = 1e-6
 
 
-def write_encoder(
-    folder: pathlib.Path, encoder: EncoderGraph, options: ExportOptions
-) -> dict[str, str]:
+def write_encoder(folder: pathlib.Path, encoder: EncoderGraph, options: ExportOptions) -> Facts:
     """Writes the table with its tokenizer and configuration, as model2vec reads them.
 
     For the arguments, see `register_export`; `data_dir` has the utterances to fit to.

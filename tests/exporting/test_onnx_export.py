@@ -140,18 +140,19 @@ def test_a_reranker_in_eight_bits_is_near(rerankers, of_rerankers, tmp_path):
     assert rough.fingerprint() != exact.fingerprint()
 
 
-def run_graph(graph, output, **inputs):
+def multiply(x, kernel, magnitudes=None):
+    """x, int64, times a kernel, in eight bits."""
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(graph.build(output, None).SerializeToString())
-    return session.run([output], inputs)[0]
+    from dcse_tf.exporting.eight_bits import quantize_model
+    from dcse_tf.exporting.onnx_graph import Graph
 
-
-def make_eight_bit_graph(**magnitudes):
-    from dcse_tf.exporting.eight_bits import EightBitGraph
-
-    config = {"num_attention_heads": 1, "layer_norm_eps": EPSILON, "hidden_act": "gelu"}
-    return EightBitGraph({}, config, ["x"], magnitudes=magnitudes)
+    graph = Graph({"encoder.kernel": kernel}, {})
+    rows = graph.add("Cast", "x", to=1)
+    graph.add("MatMul", rows, "encoder.kernel", name="y")
+    model = quantize_model(graph.build(["x"], "y", None), {rows: magnitudes})
+    assert "MatMulInteger" in {node.op_type for node in model.graph.node}
+    return onnxruntime.InferenceSession(model.SerializeToString()).run(["y"], {"x": x})[0]
 
 
 @pytest.mark.parametrize("rows", [63, 64])
@@ -173,12 +174,9 @@ def test_products_of_integers_are_exact_on_every_processor(rows):
     largest = [np.maximum(sign * pairs, 0).sum(1).max(0) for sign in (1, -1)]
     assert np.max(largest) == 128
     # What the model multiplies by: as wide as the widest rows, in either direction.
-    graph = make_eight_bit_graph()
-    product = graph.multiply(graph.add("Cast", "x", to=1), kernel, "encoder.kernel")
-    graph.add("Identity", product, name="y")
     x = np.concatenate([np.sign(weights.T), -np.sign(weights.T)]).astype(np.int64)
     exact = x @ weights.astype(int) * scale.astype(np.float64)
-    np.testing.assert_allclose(run_graph(graph, "y", x=x), exact, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(multiply(x, kernel), exact, rtol=1e-6, atol=1e-6)
 
 
 def test_loud_channels_leave_the_others_their_precision():
@@ -187,21 +185,17 @@ def test_loud_channels_leave_the_others_their_precision():
     kernel = rng.normal(size=(64, 16)).astype(np.float32)
     x = rng.integers(-50, 50, (32, 64))
     x[:, 7] *= 100
-    errors = []
-    for magnitudes in ({}, {"encoder.kernel": np.sqrt(np.square(x).mean(0)).astype(np.float32)}):
-        graph = make_eight_bit_graph(**magnitudes)
-        product = graph.multiply(graph.add("Cast", "x", to=1), kernel, "encoder.kernel")
-        graph.add("Identity", product, name="y")
-        errors.append(np.abs(run_graph(graph, "y", x=x) - x @ kernel).mean())
+    every = None, np.sqrt(np.square(x).mean(0)).astype(np.float32)
+    errors = [np.abs(multiply(x, kernel, of_one) - x @ kernel).mean() for of_one in every]
     assert errors[1] < 0.3 * errors[0]
 
 
-def one_scale_for_a_batch(self, x, loud):
+def one_scale_for_a_batch(graph, x, magnitudes, after_gelu):
     from onnx import helper
 
     names = [f"{x}.{part}" for part in ("rows", "scale", "zero")]
-    self.nodes.append(helper.make_node("DynamicQuantizeLinear", [x], names))
-    return names[0], names[2], names[1]
+    graph.nodes.append(helper.make_node("DynamicQuantizeLinear", [x], names))
+    return names[0], names[2], names[1], np.ones(1, np.float32)
 
 
 def test_files_that_compute_something_else_do_not_appear(bert, rerankers, tmp_path, monkeypatch):
@@ -230,7 +224,7 @@ def test_files_that_compute_something_else_do_not_appear(bert, rerankers, tmp_pa
     with monkeypatch.context() as patch:
         # A random encoder has no loud channels, so a batch's scale is much like a token's.
         patch.setattr(onnx_export, "MOST_APART", 1e-4)
-        patch.setattr(eight_bits.EightBitGraph, "_quantize_rows", one_scale_for_a_batch)
+        patch.setattr(eight_bits, "quantize_rows", one_scale_for_a_batch)
         refuse(bert, "eight bits: an embedding alone and in a batch", quantize="int8")
 
 

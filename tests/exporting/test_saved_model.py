@@ -29,7 +29,7 @@ from dcse_tf.exporting.export_formats import ExportOptions
 from dcse_tf.exporting.probes import CANDIDATES as CANDIDATE_PROBES
 from dcse_tf.exporting.probes import CONTEXTS as CONTEXT_PROBES
 from dcse_tf.exporting.probes import SENTENCES
-from dcse_tf.exporting.saved_model import TOLERANCE, ServedEncoder, write_encoder
+from dcse_tf.exporting.saved_model import TOLERANCE, serve_encoder, write_encoder
 
 pytestmark = pytest.mark.slow
 
@@ -113,7 +113,7 @@ def test_unit_norm_leaves_zero_and_scales_the_shortest(graph):
     short = load_graph(graph.source)
     short.postprocessing = Scale(1e-11)
     units = [
-        ServedEncoder(each, unit_norm=True).functions["serving_default"](tf.constant(TEXTS))
+        serve_encoder(each, unit_norm=True).functions["serving_default"](tf.constant(TEXTS))
         for each in (graph, short)
     ]
     rows = [each["embeddings"].numpy() for each in units]
@@ -163,12 +163,18 @@ def test_each_answer_is_held_to_the_encoders(graph, tmp_path, monkeypatch, facto
 def test_an_export_that_computes_something_else_does_not_appear(
     run, tmp_path, monkeypatch, verified_here
 ):
-    embed = ServedEncoder._embed
+    def wrong(encoder, unit_norm):
+        served = serve_encoder(encoder, unit_norm)
+        embed = served.functions["serving_default"]
 
-    def wrong(self, x):
-        return {"embeddings": embed(self, x)["embeddings"] + 2 * TOLERANCE}
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "sentences")])
+        def add(sentences):
+            return {"embeddings": embed(sentences)["embeddings"] + 2 * TOLERANCE}
 
-    monkeypatch.setattr(ServedEncoder, "_embed", wrong)
+        served.functions["serving_default"] = add
+        return served
+
+    monkeypatch.setattr(saved_model, "serve_encoder", wrong)
     with pytest.raises(OutputError, match=r"refused: .*difference .* is 2.0e-05"):
         dcse_tf.export(run_dir=run, output_dir=tmp_path / "models", unit_norm=True)
     assert list(tmp_path.iterdir()) == []
