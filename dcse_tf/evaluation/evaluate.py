@@ -5,47 +5,27 @@ set is biased upwards. Its score on queries or pairs that were not used for the 
 which is why sets can be split into halves.
 """
 
-import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 from absl import logging
 
 from dcse_tf.bert.checkpoints import ENCODER_FOLDER, resolve_checkpoint
 from dcse_tf.bert.encoder_options import ModelOptions
 from dcse_tf.data.formats import CANDIDATE_FORMATS, read_groups
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation import report
+from dcse_tf.evaluation import report, retrieval
+from dcse_tf.evaluation import response_selection as selection
 from dcse_tf.evaluation.metrics import Encode, Evaluation, describe_context
 from dcse_tf.evaluation.report import Result, make_result
-from dcse_tf.evaluation.response_selection import (
-    Sample,
-    Scores,
-    evaluate_responses,
-    make_samples,
-    read_sessions,
-    sample_group,
-    score_by_embeddings,
-    score_by_matching,
-    score_by_reranker,
-)
-from dcse_tf.evaluation.retrieval import (
-    RetrievalSet,
-    StsSet,
-    evaluate_retrieval,
-    evaluate_sts,
-    read_retrieval_set,
-    read_sts_set,
-)
+from dcse_tf.evaluation.response_selection import Sample, Scores
 from dcse_tf.files import hash_bytes, hash_file
 from dcse_tf.input_files import BadLines, resolve_inputs
 from dcse_tf.options import OptionError, Options, option
 from dcse_tf.reading.reranker_files import is_reranker
 
-ALL, CHOOSE, REPORT = "all", "choose", "report"
 # What a re-ranker, which gives no embeddings, has no use for.
 _OF_EMBEDDINGS = (
     *("retrieval", "sts", "pooling", "projection", "prefix", "max_sequence_length"),
@@ -154,52 +134,6 @@ class CompareOptions(Options):
             raise OptionError("`results`: expected two files or more, comma-separated")
 
 
-def find_half(*texts: str) -> str:
-    """The half that a query or a pair belongs to, by a hash of its texts in any order.
-
-    The same texts are in the same half of every set, whatever else is in the set.
-    """
-    first_byte = hash_bytes("\n".join(sorted(texts)).encode())[:2]
-    return REPORT if int(first_byte, 16) % 2 else CHOOSE
-
-
-def halve_retrieval_set(path: pathlib.Path, retrieval_set: RetrievalSet, half: str) -> RetrievalSet:
-    """Keeps the queries of one half, "choose" or "report", or "all"; their candidates stay.
-
-    Queries with the same text are in the same half. Raises InputError if no query is in it.
-    """
-    texts = [(retrieval_set.sentences[query.sentence],) for query in retrieval_set.queries]
-    queries = _keep(path, half, retrieval_set.queries, texts, 1)
-    return dataclasses.replace(retrieval_set, queries=queries)
-
-
-def halve_sts_set(path: pathlib.Path, sts_set: StsSet, half: str) -> StsSet:
-    """Keeps the pairs of one half ("choose" or "report"), or "all"; a pair and its reverse are in
-    the same half. Raises InputError if fewer than two pairs are in it.
-
-    Pairs that share one sentence may be in different halves. If they were kept together, a pair's
-    half would depend on the other lines, and chains of shared sentences could put nearly all pairs
-    into one half. So a sentence can occur in both halves, like the candidates of retrieval.
-    """
-    pairs = list(zip(sts_set.first, sts_set.second, strict=True))
-    kept = _keep(path, half, list(zip(sts_set.degrees, *zip(*pairs), strict=True)), pairs, 2)
-    degrees, first, second = map(list, zip(*kept, strict=True))
-    return StsSet(np.array(degrees), first, second)
-
-
-def _keep(
-    path: pathlib.Path, half: str, items: list[Any], texts: Sequence[tuple[str, ...]], least: int
-) -> list[Any]:
-    """The queries or pairs of a half, given the texts of each."""
-    kept = [item for item, of in zip(items, texts) if half in (ALL, find_half(*of))]
-    if len(kept) < least:
-        raise InputError(
-            f"{path}: expected at least {least} in the half of `half`={half}, found {len(kept)} "
-            f"of its {len(texts)} queries or pairs"
-        )
-    return kept
-
-
 class ResponseSet(NamedTuple):
     """The samples of a file of sessions or of groups, and the most turns of a context on a side, 0
     for all. The fingerprint is a hash of drawn samples' texts; of groups, of whole contexts and of
@@ -219,7 +153,7 @@ def draw_samples(path: pathlib.Path, options: Any, seed: int) -> list[Sample]:
     """
     names = ("candidates", "context_turns", "max_samples")
     settings = {name: getattr(options, name) for name in names}
-    samples = make_samples(read_sessions(path), seed=seed, **settings)
+    samples = selection.make_samples(selection.read_sessions(path), seed=seed, **settings)
     if not samples:
         few = f"too few different responses for `candidates`={options.candidates}"
         raise InputError(f"{path}: {few}")
@@ -236,7 +170,7 @@ def _read_response_sets(config: EvaluateOptions) -> Iterator[ResponseSet]:
         bad, several = BadLines(config.max_bad_lines), config.several_positives
         samples, hashes = [], []
         for group in read_groups(path, config.candidates_format, bad, several_positives=several):
-            samples.append(sample_group(group, config.candidates_turns))
+            samples.append(selection.sample_group(group, config.candidates_turns))
             texts = [turn.text for turn in group.context]
             hashes.append(hash_bytes(repr((texts, group.candidates, group.labels)).encode()))
         if not samples:
@@ -262,11 +196,13 @@ def evaluate(
     # All sets are read first, so that an error in the last does not waste the encoding of others.
     of_embeddings: list[tuple[str, pathlib.Path, Callable[[Encode], Evaluation]]] = []
     for path in resolve_inputs(config.retrieval, "retrieval"):
-        queries = halve_retrieval_set(path, read_retrieval_set(path), config.half)
-        of_embeddings.append(("retrieval", path, functools.partial(evaluate_retrieval, queries)))
+        score = functools.partial(
+            retrieval.evaluate_retrieval, retrieval.read_retrieval_set(path, config.half)
+        )
+        of_embeddings.append(("retrieval", path, score))
     for path in resolve_inputs(config.sts, "sts"):
-        pairs = halve_sts_set(path, read_sts_set(path), config.half)
-        of_embeddings.append(("sts", path, functools.partial(evaluate_sts, pairs)))
+        pairs = retrieval.read_sts_set(path, config.half)
+        of_embeddings.append(("sts", path, functools.partial(retrieval.evaluate_sts, pairs)))
     responses = list(_read_response_sets(config))
 
     own, encode, score_responses = _load(config)
@@ -275,13 +211,13 @@ def evaluate(
         logging.info("%s on %s", task, path)
         assert encode
         # Different halves of a set cannot be compared.
-        fingerprint = hash_file(path) + (f":{config.half}" if config.half != ALL else "")
+        fingerprint = hash_file(path) + (f":{config.half}" if config.half != "all" else "")
         results.append(make_result(task, str(path), fingerprint, score(encode)))
     for each in responses:
         logging.info("response selection on %s", each.source)
         kind = "candidates" if each.grouped else "response"
         scores = score_responses(each.samples)
-        for way, found in evaluate_responses(each.samples, scores, each.grouped).items():
+        for way, found in selection.evaluate_responses(each.samples, scores, each.grouped).items():
             context = describe_context(way, each.turns)
             task = f"{kind}_{way}"
             results.append(make_result(task, each.source, each.fingerprint, found, context))
@@ -313,7 +249,7 @@ def _load(
         from dcse_tf.reranker.reranker import Reranker
 
         reranker = Reranker.from_options(config, "model")
-        scorer = functools.partial(score_by_reranker, score=reranker.score)
+        scorer = functools.partial(selection.score_by_reranker, score=reranker.score)
         return reranker.settings, None, scorer
 
     from dcse_tf.encoder.sentence_encoder import SentenceEncoder
@@ -334,7 +270,7 @@ def _load(
             )
 
     def score(samples: Sequence[Sample]) -> Scores:
-        found = score_by_matching(samples, match) if match else {}
-        return {**found, **score_by_embeddings(samples, encoder.encode, encoder.heads)}
+        found = selection.score_by_matching(samples, match) if match else {}
+        return {**found, **selection.score_by_embeddings(samples, encoder.encode, encoder.heads)}
 
     return encoder.settings, encoder.encode, score

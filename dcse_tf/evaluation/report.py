@@ -1,7 +1,6 @@
 """Writes the results of an evaluation as a table and as JSON, and compares results."""
 
 import dataclasses
-import json
 import pathlib
 import re
 import unicodedata
@@ -13,7 +12,7 @@ import numpy as np
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.bootstrap import Difference, difference, interval, score_names
 from dcse_tf.evaluation.metrics import Evaluation
-from dcse_tf.files import atomic_file
+from dcse_tf.files import write_record
 from dcse_tf.input_files import read_json_object
 
 TIE_WARNING = 1.0  # percent of tied scores above which a result has a warning
@@ -77,10 +76,13 @@ def format_table(results: list[Result]) -> str:
         file, scores = short_path(result.source), result.scores
         for name in score_names(result.items):
             limits = result.intervals.get(name)
+            label = name.replace("_of_", " of ")
+            if "candidates" in scores and re.search(r"_r\d+$", name):
+                label = f"{name} of {scores['candidates']:.0f}"
             rows.append(
                 (
                     file,
-                    _add_size(result, name),
+                    label,
                     result.context,
                     f"{scores[name]:.2f}",
                     f"{limits[0]:.2f} to {limits[1]:.2f}" if limits else "",
@@ -88,31 +90,18 @@ def format_table(results: list[Result]) -> str:
                 )
             )
         if "groups" in scores:
-            notes.append(f"{file}: {_describe_sizes(scores)}")
+            size = f"{scores['candidates']:.0f}"
+            of = "groups_of_"
+            counts = [f"{scores[k]:.0f} of {k.removeprefix(of)}" for k in scores if of in k]
+            told = f"{scores['groups']:.0f} groups"
+            if len(counts) == 1:
+                told += f" of {size} candidates"
+            else:
+                told += f" ({', '.join(counts)} candidates); R@k is over the groups of {size}, "
+                told += "all other scores are over all groups"
+            notes.append(f"{file}: {told}")
     warnings = [warning for result in results if (warning := result.warning())]
     return "\n".join([align(rows, text_columns=3), *dict.fromkeys(notes), *warnings])
-
-
-def _add_size(result: Result, label: str) -> str:
-    """Adds the number of grouped candidates to the label of a recall: "matching_r1 of 10"."""
-    size = result.scores.get("candidates")
-    if size and re.search(r"_r\d+$", label):
-        return f"{label} of {size:.0f}"
-    return label.replace("_of_", " of ")
-
-
-def _describe_sizes(scores: Mapping[str, float]) -> str:
-    """How many groups of candidates have each size."""
-    prefix = "groups_of_"
-    sizes = {int(k.removeprefix(prefix)): int(scores[k]) for k in scores if k.startswith(prefix)}
-    size = int(scores["candidates"])
-    if len(sizes) == 1:
-        return f"{sizes[size]} groups of {size} candidates"
-    listed = ", ".join(f"{count} of {length}" for length, count in sorted(sizes.items()))
-    return (
-        f"{sum(sizes.values())} groups ({listed} candidates); R@k is over the groups of {size}, "
-        "all other scores are over all groups"
-    )
 
 
 def align(rows: Sequence[Sequence[str]], text_columns: int) -> str:
@@ -144,9 +133,7 @@ def write_json(
     """Writes the results, the model as the user named it and all settings, atomically."""
     told = [{**dataclasses.asdict(result), "warning": result.warning()} for result in results]
     content = {"model": model, "settings": settings, "results": told}
-    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-    with atomic_file(path) as partial:
-        partial.write_text(text, encoding="utf-8")
+    write_record(path, content, sort_keys=False)
 
 
 def read_json(path: pathlib.Path) -> tuple[str, list[Result], dict[str, Any]]:

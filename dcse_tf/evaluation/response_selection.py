@@ -21,16 +21,7 @@ from dcse_tf.data.formats.candidates import CandidateGroup
 from dcse_tf.data.formats.reading import parse_dialogue, read_json_lines
 from dcse_tf.encoder.backend import Match, normalize
 from dcse_tf.evaluation import metrics
-from dcse_tf.evaluation.metrics import (
-    PROJECTED,
-    RECALLS,
-    RERANKER,
-    Encode,
-    Evaluation,
-    bidirectional,
-    group_scores,
-    rank_scores,
-)
+from dcse_tf.evaluation.metrics import PROJECTED, Encode, Evaluation
 from dcse_tf.files import hash_number
 from dcse_tf.input_files import BadLines
 from dcse_tf.matching.head_files import HeadMaps, project
@@ -38,7 +29,7 @@ from dcse_tf.matching.head_files import HeadMaps, project
 # Scores of the candidates of each sample, float `[candidates]` each, by the similarity's name.
 Scores = Mapping[str, Sequence[np.ndarray]]
 
-_CHUNK = 1000  # samples whose embeddings are held at a time
+_CHUNK = 2000  # contexts whose embeddings, and those of their candidates, are held at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,60 +177,72 @@ def _draw_response(session: Session, context_turns: int, seed: int, last: bool) 
     )
 
 
+def _score_contexts(
+    samples: Sequence[Sample], score: Callable[[list[list[str]], list[list[str]]], Scores]
+) -> Scores:
+    """The scores of `score(contexts, candidates)` with the turns before each response and, unless
+    nothing is said after any response, with those on both sides, named apart.
+    """
+    ways = [str, metrics.bidirectional][: 1 + any(sample.later for sample in samples)]
+    # Both contexts of a sample stand together, so that a text that both have is encoded once.
+    contexts = [c for s in samples for c in [s.context, [*s.context, *s.later]][: len(ways)]]
+    found = score(contexts, [sample.candidates for sample in samples for _ in ways])
+    return {
+        way(name): rows[place :: len(ways)]
+        for name, rows in found.items()
+        for place, way in enumerate(ways)
+    }
+
+
 def score_by_embeddings(samples: Sequence[Sample], encode: Encode, heads: HeadMaps) -> Scores:
     """Scores candidates by their cosine with the mean of the context's embeddings.
 
-    This does not use the matching, so it shows what the matching adds. Each text of a thousand
-    samples is encoded once.
+    This does not use the matching, so it shows what the matching adds. Each text of some thousand
+    contexts is encoded once.
 
     Returns:
         "cosine" and, with projection heads, "projected": the cosine of the context's mean behind
-        one head and the candidate behind the other. Both also with bidirectional contexts, unless
-        nothing is said after any response.
+        one head and the candidate behind the other. For contexts, see `_score_contexts`.
     """
-    found: dict[str, list[np.ndarray]] = collections.defaultdict(list)
-    later = any(sample.later for sample in samples)
-    for start in range(0, len(samples), _CHUNK):
-        chunk = samples[start : start + _CHUNK]
-        rows = embed_groups([[*s.context, *s.later, *s.candidates] for s in chunk], encode)
-        for name, maps in [("cosine", {})] + [(PROJECTED, heads)] * bool(heads):
-            for both in [False, True][: 1 + later]:
-                way = bidirectional(name) if both else name
-                for sample in chunk:
-                    context = [*sample.context, *sample.later] if both else sample.context
-                    mean, responses = rows(context).mean(axis=0), rows(sample.candidates)
-                    if maps:
-                        mean = project(mean[np.newaxis], maps["context"])[0]
-                        responses = project(responses, maps["response"])
-                    found[way].append(normalize(responses) @ normalize(mean[np.newaxis])[0])
-    return found
 
+    def compare(mean: np.ndarray, responses: np.ndarray) -> np.ndarray:
+        return normalize(responses) @ normalize(mean)[0]
 
-def embed_groups(groups: Sequence[list[str]], encode: Encode) -> Encode:
-    """Encodes each distinct text once; returns a function from these texts to embeddings."""
-    texts = sorted({text for group in groups for text in group})
-    index = {text: place for place, text in enumerate(texts)}
-    embeddings = np.asarray(encode(texts), np.float64)
-    return lambda group: embeddings[[index[text] for text in group]]
+    def score(contexts: list[list[str]], candidates: list[list[str]]) -> Scores:
+        found: dict[str, list[np.ndarray]] = collections.defaultdict(list)
+        pairs = list(zip(contexts, candidates, strict=True))
+        for start in range(0, len(pairs), _CHUNK):
+            chunk = pairs[start : start + _CHUNK]
+            texts = sorted({text for pair in chunk for group in pair for text in group})
+            index = {text: place for place, text in enumerate(texts)}
+            embeddings = np.asarray(encode(texts), np.float64)
+            for pair in chunk:
+                turns, responses = (embeddings[[index[text] for text in group]] for group in pair)
+                mean = turns.mean(axis=0, keepdims=True)
+                found["cosine"].append(compare(mean, responses))
+                if heads:
+                    ends = project(mean, heads["context"]), project(responses, heads["response"])
+                    found[PROJECTED].append(compare(*ends))
+        return found
+
+    return _score_contexts(samples, score)
 
 
 def score_by_matching(samples: Sequence[Sample], match: Match) -> Scores:
-    """Scores candidates by a model's own similarity `match`, see `Backend`: "matching" and, unless
-    nothing is said after any response, "matching_bidirectional".
+    """Scores candidates by a model's own similarity, `match`, as "matching"; see `Backend` and, for
+    contexts, `_score_contexts`.
     """
-    # In one call, so that a text that both contexts have is encoded once.
-    contexts = [sample.context for sample in samples]
-    if any(sample.later for sample in samples):
-        contexts += [[*sample.context, *sample.later] for sample in samples]
-    candidates = [samples[place % len(samples)].candidates for place in range(len(contexts))]
-    rows = [np.zeros(0)] * len(contexts)
-    for length in {len(group) for group in candidates}:
-        places = [place for place, group in enumerate(candidates) if len(group) == length]
-        found = match([contexts[place] for place in places], [candidates[p] for p in places])
-        for place, row in zip(places, found, strict=True):
-            rows[place] = row
-    scores = {"matching": rows[: len(samples)], bidirectional("matching"): rows[len(samples) :]}
-    return {name: found for name, found in scores.items() if found}
+
+    def score(contexts: list[list[str]], candidates: list[list[str]]) -> Scores:
+        rows = [np.zeros(0)] * len(contexts)
+        for length in {len(group) for group in candidates}:
+            places = [place for place, group in enumerate(candidates) if len(group) == length]
+            found = match([contexts[place] for place in places], [candidates[p] for p in places])
+            for place, row in zip(places, found, strict=True):
+                rows[place] = row
+        return {"matching": rows}
+
+    return _score_contexts(samples, score)
 
 
 def score_by_reranker(
@@ -255,7 +258,7 @@ def score_by_reranker(
         [sample.roles for sample in samples] if told else None,
         [sample.responder for sample in samples] if told else None,
     )
-    return {RERANKER: rows}
+    return {metrics.RERANKER: rows}
 
 
 def evaluate_responses(
@@ -285,32 +288,34 @@ def evaluate_scores(
         grouped: whether the samples are groups of a file.
 
     Returns:
-        Scores: those of `names.rank_scores`, or of `names.group_scores`, and the same with
-        "chance_" for a random ranking; tie_share, the percentage of candidates with the same score
-        as another one of their sample. Of drawn samples: samples, their number; role_r1, where any
-        role is known, R@1 of a ranking that knows nothing but the candidates' roles. Of groups:
-        groups, their number; groups_of_N, the number of groups with N candidates; and candidates,
-        the N of R@k. Items: one per sample; for R@k of groups, one per group of N candidates.
+        Scores: those of `rank_scores`, or of `group_scores`, and the same with "chance_" for a
+        random ranking; tie_share, the percentage of candidates with the same score as another one
+        of their sample. Of drawn samples: samples, their number; role_r1, where any role is known,
+        R@1 of a ranking that knows nothing but the candidates' roles. Of groups: groups, their
+        number; groups_of_N, the number of groups with N candidates; and candidates, the N of R@k.
+        Items: one per sample; for R@k of groups, one per group of N candidates.
     """
     sizes = collections.Counter(len(sample.candidates) for sample in samples)
     size = max(sizes, key=lambda length: (sizes[length], length))
-    recalls = [f"{similarity}_r{k}" for k in RECALLS]
-    list_names = group_scores if grouped else rank_scores
-    names = (*list_names(similarity, size), "tie_share")
-    items: dict[str, list[float]] = {name: [] for name in names}
-    chances: dict[str, list[float]] = {name: [] for name in names}
-    for sample, row in zip(samples, scores, strict=True):
-        found = _score_sample(np.asarray(row), sample.positives, names, similarity)
-        chance = _chance(len(row), sample.positives, names, similarity)
-        for name in names:
-            if len(row) == size or name not in recalls:
-                items[name].append(found[name])
-                chances[name].append(chance[name])
+    recalls = [f"{similarity}_r{k}" for k in metrics.RECALLS]
+    names = (metrics.group_scores if grouped else metrics.rank_scores)(similarity, size)
+    # Most samples are of one size, with one true response.
+    chance = functools.cache(lambda measure, n, true: _score_sample(measure, np.zeros(n), true))
+    arrays: dict[str, np.ndarray] = {}
+    chances: dict[str, float] = {}
+    for name in (*names, "tie_share"):
+        measure = name.removeprefix(f"{similarity}_")
+        counted = [
+            (np.asarray(row), sample.positives)
+            for sample, row in zip(samples, scores, strict=True)
+            if len(row) == size or name not in recalls
+        ]
+        arrays[name] = 100.0 * np.array([_score_sample(measure, *each) for each in counted])
+        by_chance = [chance(measure, len(row), positives) for row, positives in counted]
+        chances[f"chance_{name}"] = 100.0 * float(np.mean(by_chance))
 
-    arrays = {name: 100.0 * np.array(values) for name, values in items.items()}
-    means = {name: float(np.mean(values)) for name, values in arrays.items()}
-    del chances["tie_share"]
-    means |= {f"chance_{k}": 100.0 * float(np.mean(v)) for k, v in chances.items()}
+    del chances["chance_tie_share"]
+    means = {name: float(np.mean(values)) for name, values in arrays.items()} | chances
     of_roles = [sample.of_role for sample in samples]
     if any(count is not None for count in of_roles):
         hits = [1 / (size if count is None else 1 + count) for count in of_roles]
@@ -323,30 +328,17 @@ def evaluate_scores(
     return Evaluation(means, arrays)
 
 
-def _score_sample(
-    scores: np.ndarray, positives: int, names: Sequence[str], similarity: str
-) -> dict[str, float]:
-    """The scores of these names of one sample, as shares."""
+def _score_sample(measure: str, scores: np.ndarray, positives: int) -> float:
+    """A measure of one sample, whose first candidates are the true ones, as a share."""
     relevant = np.arange(len(scores)) < positives
-
-    def compute(name: str) -> float:
-        match name.removeprefix(f"{similarity}_"):
-            case "map":
-                return metrics.average_precision(scores, relevant)
-            case "mrr":
-                return metrics.reciprocal_rank(scores, relevant)
-            case "r1_of_2":
-                return metrics.recall_at(1, scores[[0, positives]])
-            case "tie_share":
-                return metrics.tied_share(scores)
-            case recall:
-                return metrics.recall_at(int(recall[1:]), scores, relevant)
-
-    return {name: compute(name) for name in names}
-
-
-@functools.cache
-def _chance(
-    candidates: int, positives: int, names: tuple[str, ...], similarity: str
-) -> dict[str, float]:
-    return _score_sample(np.zeros(candidates), positives, names, similarity)
+    match measure:
+        case "map":
+            return metrics.average_precision(scores, relevant)
+        case "mrr":
+            return metrics.reciprocal_rank(scores, relevant)
+        case "r1_of_2":
+            return metrics.recall_at(1, scores[[0, positives]])
+        case "tie_share":
+            return metrics.tied_share(scores)
+        case recall:
+            return metrics.recall_at(int(recall[1:]), scores, relevant)

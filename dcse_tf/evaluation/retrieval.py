@@ -4,6 +4,8 @@ from BM25, and dialogue semantic textual similarity (STS), by Spearman's correla
 
 import dataclasses
 import pathlib
+from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -11,10 +13,11 @@ from dcse_tf.encoder.backend import normalize
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import metrics
 from dcse_tf.evaluation.metrics import Encode, Evaluation
-from dcse_tf.files import atomic_file
+from dcse_tf.files import atomic_file, hash_bytes
 from dcse_tf.input_files import BadLines, read_lines
 
 _NOTHING = np.zeros(0, np.int64)
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,11 +38,34 @@ class RetrievalSet:
     intents: list[str]
 
 
-def read_retrieval_set(path: pathlib.Path) -> RetrievalSet:
+def find_half(*texts: str) -> str:
+    """The half, "choose" or "report", of a query or a pair, by a hash of its texts in any order.
+
+    The same texts are in the same half of every set, whatever else is in the set.
+    """
+    first_byte = hash_bytes("\n".join(sorted(texts)).encode())[:2]
+    return "report" if int(first_byte, 16) % 2 else "choose"
+
+
+def _keep(
+    path: pathlib.Path, half: str, items: list[T], texts: Sequence[tuple[str, ...]], least: int
+) -> list[T]:
+    """The queries or pairs of a half, or of "all", given the texts of each."""
+    kept = [item for item, own in zip(items, texts) if half in ("all", find_half(*own))]
+    if len(kept) < least:
+        raise InputError(
+            f"{path}: expected at least {least} in the half of `half`={half}, found {len(kept)} "
+            f"of its {len(texts)} queries or pairs"
+        )
+    return kept
+
+
+def read_retrieval_set(path: pathlib.Path, half: str = "all") -> RetrievalSet:
     """Reads lines of index, sentence, intent, positives and negatives, tab-separated.
 
     Positives and negatives are comma-separated indices. A sentence without positives or without
-    negatives is not a query, because every ranking of its candidates would be equally good.
+    negatives is not a query, because every ranking of its candidates would be equally good. With
+    another `half` than all, only its queries are kept; candidates may be of the other one.
 
     Raises:
         InputError: a line does not have this form, there is no line for an index, a sentence is its
@@ -84,7 +110,8 @@ def read_retrieval_set(path: pathlib.Path) -> RetrievalSet:
             queries.append(Query(index, positives, negatives))
     if not queries:
         raise InputError(f"{path}: no query with a positive and a negative")
-    return RetrievalSet(sentences, queries, intents)
+    texts = [(sentences[query.sentence],) for query in queries]
+    return RetrievalSet(sentences, _keep(path, half, queries, texts, 1), intents)
 
 
 def write_retrieval_set(path: pathlib.Path, retrieval_set: RetrievalSet) -> None:
@@ -153,13 +180,18 @@ class StsSet:
     second: list[str]
 
 
-def read_sts_set(path: pathlib.Path) -> StsSet:
-    """Reads lines of a degree from 1 to 5 and two sentences, tab-separated.
+def read_sts_set(path: pathlib.Path, half: str = "all") -> StsSet:
+    """Reads lines of a degree from 1 to 5 and two sentences, tab-separated; those of a half.
+
+    A pair and its reverse are in the same half. Pairs that share one sentence may be in different
+    ones. If they were kept together, a pair's half would depend on the other lines, and chains of
+    shared sentences could put nearly all pairs into one half.
 
     Raises:
         InputError: a line does not have this form, or there are fewer than two pairs.
     """
-    degrees, first, second = [], [], []
+    degrees: list[float] = []
+    pairs: list[tuple[str, ...]] = []
     for number, line in read_lines(path, BadLines(0, option="")):
         fields = line.split("\t")
         try:
@@ -172,11 +204,12 @@ def read_sts_set(path: pathlib.Path) -> StsSet:
                 f"tab-separated; found {len(fields)} field(s), the first {fields[0][:20]!r}"
             )
         degrees.append(degree)
-        first.append(fields[1])
-        second.append(fields[2])
-    if len(degrees) < 2:
+        pairs.append(tuple(fields[1:]))
+    if len(pairs) < 2:
         raise InputError(f"{path}: expected at least two pairs")
-    return StsSet(np.array(degrees), first, second)
+    kept = _keep(path, half, list(zip(degrees, *zip(*pairs), strict=True)), pairs, 2)
+    of_half, first, second = zip(*kept, strict=True)
+    return StsSet(np.array(of_half), list(first), list(second))
 
 
 def evaluate_sts(sts_set: StsSet, encode: Encode) -> Evaluation:

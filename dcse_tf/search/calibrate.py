@@ -107,7 +107,8 @@ def _score(
     """Of each dialogue of a file the cosines and the re-ranker's scores of its candidates, the true
     response first, float `[2, candidates]`; 0 of a stage that there is not.
     """
-    samples = draw_samples(pathlib.Path(path), options, seed=0)
+    drawn = draw_samples(pathlib.Path(path), options, seed=0)
+    samples = [dataclasses.replace(sample, later=()) for sample in drawn]  # only earlier turns
     rows: list[Sequence[np.ndarray]] = [[np.zeros(len(x.candidates)) for x in samples]] * 2
     if encoder:
         way = PROJECTED if options.find == "responses" else "cosine"

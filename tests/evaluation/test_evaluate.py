@@ -182,7 +182,6 @@ def seen(monkeypatch):
 
     make_samples = response_selection.make_samples
     monkeypatch.setattr(response_selection, "make_samples", spy)
-    monkeypatch.setattr(job, "make_samples", spy)
     return turns
 
 
