@@ -39,7 +39,7 @@ def prepare_data(options: Any) -> None:
             f"tokens, {split.truncated_utterances} utterances cut"
         )
         if split.given:
-            print(f"  with {split.given.negatives} negatives of their responses")
+            print(f"  with {split.given['negatives']} negatives of their responses")
     print("left out: " + ", ".join(f"{count} {what}" for what, count in manifest.dropped.items()))
     found = manifest.found
     print(f"unknown tokens: {100 * found['unknown_tokens'] / max(1, found['tokens']):.2f}%")

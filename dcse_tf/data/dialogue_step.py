@@ -15,16 +15,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from dcse_tf.bert import pairs
 from dcse_tf.bert.layout import Tensors
-from dcse_tf.bert.pairs import (
-    end_turns,
-    find_rows,
-    join_turns,
-    place_segments,
-    put_apart,
-    put_in_rows,
-    strip_ends,
-)
 from dcse_tf.bert.token_rows import PairRule
 from dcse_tf.data.records import parse_given, parse_session
 from dcse_tf.data.responses import MaskingRule, mask_tokens, prefer, sample_negatives
@@ -60,7 +52,7 @@ class DialogueSource:
         place = _draw_below(tf.maximum(tf.size(others), 1), seeds[0])
         chosen = others[place : place + 1]
         drawn["relevance"] = _draw_below(tf.constant(3), seeds[1])
-        drawn["other_tokens"] = strip_ends(tf.gather(session["token_ids"], chosen), prefix)
+        drawn["other_tokens"] = pairs.strip_ends(tf.gather(session["token_ids"], chosen), prefix)
         drawn["other_utterance"] = tf.gather(session["utterances"], chosen)
         return drawn
 
@@ -107,7 +99,7 @@ def draw_dialogue(
     second = _draw_true(matches[tf.maximum(first, 0)][None, :], seeds[6])[0]
     sample = {
         "session": session["session"],
-        "token_ids": strip_ends(token_ids, source.rule.prefix_tokens),
+        "token_ids": pairs.strip_ends(token_ids, source.rule.prefix_tokens),
         "utterances": utterances,
         "speakers": tf.cast(speakers != speakers[-1], tf.int32),
         "roles": roles,
@@ -123,7 +115,7 @@ def draw_dialogue(
         places = tf.range(given["token_ids"].nrows())
         order = tf.random.experimental.stateless_shuffle(places, seeds[0])
         drawn = tf.gather(given["token_ids"], order[: source.given or None])
-        sample["negatives"] = strip_ends(drawn, source.rule.prefix_tokens)
+        sample["negatives"] = pairs.strip_ends(drawn, source.rule.prefix_tokens)
     return sample
 
 
@@ -161,18 +153,20 @@ class Segments:
     def build(self, step: "DialogueStep") -> Rows:
         """Builds the sequences and adds them to the step's texts."""
         rule = self.rule or step.source.rule
-        ended = end_turns(step.turns, rule.end_of_turn_id)
+        ended = pairs.end_turns(step.turns, rule.end_of_turn_id)
         second = self.first[:, :0] if self.second is None else self.second  # or nothing
         turns = tf.gather(ended, self.first)
         others = tf.gather(ended if self.ends else step.turns, second)
 
-        owner = find_rows(turns.values)
+        owner = pairs.find_rows(turns.values)
         place = tf.gather(tf.ragged.range(tf.cast(turns.row_lengths(), tf.int32)).values, owner)
         # An [EOT] belongs to no turn.
         last = tf.cast(tf.gather(turns.values.row_limits(), owner), tf.int32) - 1
         place = tf.where(tf.range(tf.size(owner)) < last, place, -1)
         limits, is_pair = (rule.first_tokens, rule.second_tokens), self.second is not None
-        found = place_segments(join_turns(turns), join_turns(others), *limits, is_pair)
+        found = pairs.place_segments(
+            pairs.join_turns(turns), pairs.join_turns(others), *limits, is_pair
+        )
         # The responder's turns, the response and [CLS] are marked 0, other speakers' turns 1.
         speaker_turns = self.first if self.speaker_turns is None else self.speaker_turns
         speakers = tf.gather(tf.gather(step.speakers, speaker_turns.values), owner)
@@ -180,7 +174,7 @@ class Segments:
         nobody = second_speakers = tf.zeros_like(others.flat_values)
         if self.ends:
             second_speakers = tf.gather(step.speakers, second.values)
-            second_speakers = tf.gather(second_speakers, find_rows(others.values))
+            second_speakers = tf.gather(second_speakers, pairs.find_rows(others.values))
         ids = found.fill(turns.flat_values, others.flat_values, rule.marks)
         turn_ids = found.fill(place, nobody - 1, (-1, -1, -1, -1))
         speaker_ids = found.fill(speakers, second_speakers) * int(self.tells_speakers)
@@ -237,7 +231,7 @@ class DialogueStep(Step):
         if "negatives" in samples:
             given = samples["negatives"]
             places = ranges[-1] + tf.range(given.values.nrows(tf.int32))
-            self.negatives = put_in_rows(places, given.row_splits)
+            self.negatives = pairs.put_in_rows(places, given.row_splits)
             self.turns = tf.concat([self.turns, given.values], axis=0)
         if "other_tokens" in samples:
             texts = samples["other_utterance"]
@@ -264,13 +258,14 @@ class DialogueStep(Step):
             allowed = prefer(allowed, self.share_role(turns[:, None], others))
         return _draw_true(allowed, seed)
 
-    def draw_strangers(self, turns: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    def draw_strangers(self, turns: tf.Tensor, seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Draws a turn of another session for a turn of each dialogue: int32 `[samples]`, indices
-        into the list, -1 where there is no other session.
+        into the list, and whether there is another session, bool `[samples]`.
         """
         strange = self.session_of_turn != self.session[:, None]
         places = tf.range(tf.size(self.roles))
-        return self.draw_place(strange, turns, places[None, :], seed)
+        drawn = self.draw_place(strange, turns, places[None, :], seed)
+        return tf.maximum(drawn, 0), drawn >= 0
 
 
 # Rows of the tasks
@@ -323,26 +318,26 @@ def draw_matching(step: DialogueStep, negatives: int) -> Segments:
         "weights": tf.reshape(tf.cast(mask, tf.float32), [-1]),
         "hints": tf.reshape(tf.cast(hints, tf.int32), [-1]),
     }
-    second = put_apart(tf.reshape(candidates, [-1]))
+    second = pairs.put_apart(tf.reshape(candidates, [-1]))
     return Segments(tf.gather(contexts, owners // width), second, targets)
 
 
-def draw_next_session(step: DialogueStep) -> Segments:
+def draw_next_session(
+    step: DialogueStep, right: tf.Tensor | None = None, seed: tf.Tensor | None = None
+) -> Segments:
     """Rows of next session prediction (section 2.3.1): the two pieces of a dialogue, of which one
     may be replaced by the corresponding piece of another session.
 
     A left piece is replaced by the beginning of another dialogue, a right one by an end, as many
     turns and, at the seam, of the same role. The other dialogue must have more turns than that.
+    `right`, bool `[samples]`, says which piece may be replaced, if not the one that was drawn.
 
     targets: labels float32, 1 if both pieces are from one dialogue; weights, 0 where no dialogue
     has such a piece or it has the same texts, whether or not the piece is replaced, so that neither
     tells the label; hints, the number of turns and whether the role changes at the seam.
     """
-    return _pair_pieces(step, step.samples["right"], _split_seed(step, 1))
-
-
-def _pair_pieces(step: DialogueStep, right: tf.Tensor, seed: tf.Tensor) -> Segments:
-    """See `draw_next_session`; `right`, bool `[samples]`, says which piece may be replaced."""
+    right = step.samples["right"] if right is None else right
+    seed = _split_seed(step, 1) if seed is None else seed
     split = step.samples["split"]
     starts, ends = step.starts, step.read_ends
     middle, lengths = starts + split, ends - starts
@@ -406,15 +401,14 @@ def draw_incoherence(step: DialogueStep) -> Segments:
     window = tf.ragged.range(step.starts, step.read_ends)
     odd = step.samples["odd"]
     own = step.starts + odd
-    drawn = step.draw_strangers(own, _split_seed(step, 2))
-    taken = tf.maximum(drawn, 0)
-    owners = find_rows(window)
+    taken, found = step.draw_strangers(own, _split_seed(step, 2))
+    owners = pairs.find_rows(window)
     places = tf.where(
         window.values == tf.gather(own, owners), tf.gather(taken, owners), window.values
     )
     # Replacing "ok" by "ok" is not incoherent.
     differs = tf.gather(step.utterances, own) != tf.gather(step.utterances, taken)
-    weights = tf.cast((drawn >= 0) & differs, tf.float32)
+    weights = tf.cast(found & differs, tf.float32)
 
     def finish(token_ids: tf.Tensor, turn_ids: tf.Tensor) -> tuple:
         left = tf.reduce_any(tf.equal(turn_ids, odd[:, None]), axis=1)
@@ -437,11 +431,10 @@ def draw_consistency(step: DialogueStep) -> Segments:
     """
     pair = step.samples["pair"]
     first, second = (step.starts + tf.maximum(pair[:, i], 0) for i in range(2))
-    drawn = step.draw_strangers(second, _split_seed(step, 3))
-    stranger = tf.maximum(drawn, 0)
+    stranger, found = step.draw_strangers(second, _split_seed(step, 3))
     said = [tf.gather(step.utterances, turn) for turn in (first, second, stranger)]
     differs = (said[2] != said[0]) & (said[2] != said[1])
-    counts = (tf.reduce_min(pair, axis=1) >= 0) & (drawn >= 0) & differs
+    counts = (tf.reduce_min(pair, axis=1) >= 0) & found & differs
     firsts, weights = tf.repeat(first, 2), tf.repeat(tf.cast(counts, tf.float32), 2)
     seconds = tf.reshape(tf.stack([second, stranger], axis=1), [-1])
     shared = tf.gather(_find_shared(step.roles, step.session_of_turn), firsts)
@@ -450,7 +443,7 @@ def draw_consistency(step: DialogueStep) -> Segments:
         "weights": weights,
         "hints": tf.cast(step.share_role(firsts, seconds) | ~shared, tf.int32),
     }
-    return Segments(put_apart(firsts), put_apart(seconds), targets)
+    return Segments(pairs.put_apart(firsts), pairs.put_apart(seconds), targets)
 
 
 def draw_pairs(step: DialogueStep, kind: str, masking: MaskingRule) -> Segments:
@@ -466,37 +459,37 @@ def draw_pairs(step: DialogueStep, kind: str, masking: MaskingRule) -> Segments:
     """
     if kind == "pieces":
         right = tf.ones_like(step.samples["right"])
-        rows = _pair_pieces(step, right, _split_seed(step, 0, 2))
-        labels, weights = tf.cast(rows.targets["labels"], tf.int32), rows.targets["weights"]
+        rows = draw_next_session(step, right, _split_seed(step, 0, 2))
     else:
-        rows, labels, weights = _pair_with_turn(step, PAIRS[kind] - 1)
+        rows = _pair_with_turn(step, PAIRS[kind] - 1)
 
     def finish(token_ids: tf.Tensor, turn_ids: tf.Tensor) -> tuple:
         hidden, asked = mask_tokens(token_ids, masking, _split_seed(step, 1, 2))
         ones = tf.ones_like(token_ids, tf.float32)
         return hidden, {}, {"asked": asked, "ids": token_ids, "token_weights": ones}
 
-    targets = {"labels": labels, "weights": weights}
+    labels = tf.cast(rows.targets["labels"], tf.int32)
+    targets = {"labels": labels, "weights": rows.targets["weights"]}
     return dataclasses.replace(rows, targets=targets, rule=None, finish=finish)
 
 
-def _pair_with_turn(step: DialogueStep, highest: int) -> tuple[Segments, tf.Tensor, tf.Tensor]:
-    """Contexts with a single turn, classes and weights; `highest` is the true turn's class."""
+def _pair_with_turn(step: DialogueStep, highest: int) -> Segments:
+    """Contexts with a single turn; `highest` is the true turn's class."""
     wanted = tf.where(step.samples["replaced"], _RANDOM, highest)
     true = other = step.ends - 1
-    drawn = step.draw_strangers(true, _split_seed(step, 0, 2))
-    stranger = tf.maximum(drawn, 0)
+    stranger, found = step.draw_strangers(true, _split_seed(step, 0, 2))
     if step.others is not None:
         other, wanted = step.others, step.samples["relevance"]
         wanted = tf.where((wanted == _SAME_SESSION) & (other < 0), _NEXT, wanted)
-    labels = tf.where((wanted == _RANDOM) & (drawn < 0), highest, wanted)
+    labels = tf.where((wanted == _RANDOM) & ~found, highest, wanted)
     second = tf.where(labels == highest, true, tf.where(labels == _RANDOM, stranger, other))
 
     # "ok" from another session is no negative for a dialogue that contains "ok" itself.
     said = step.samples["utterances"]
-    owners = find_rows(said)
+    owners = pairs.find_rows(said)
     same = said.values == tf.gather(tf.gather(step.utterances, stranger), owners)
     known = tf.math.unsorted_segment_max(tf.cast(same, tf.int32), owners, step.count) > 0
     weights = tf.cast((labels != _RANDOM) | ~known, tf.float32)
     contexts = tf.ragged.range(step.starts, true)
-    return Segments(contexts, put_apart(second), {}), labels, weights
+    targets = {"labels": labels, "weights": weights}
+    return Segments(contexts, pairs.put_apart(second), targets)

@@ -21,30 +21,6 @@ SPLITS = ("train", "dev", "test")
 
 
 @dataclasses.dataclass(frozen=True)
-class Shard:
-    """A TFRecord file in the folder of a corpus."""
-
-    name: str
-    bytes: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Index:
-    """The file that holds the `Blocks` of a split's shards."""
-
-    name: str
-    sha256: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Given:
-    """Candidates given for the last turns of a split's sessions."""
-
-    negatives: int
-    most: int  # of one session
-
-
-@dataclasses.dataclass(frozen=True)
 class Split:
     """Counts and files of one split. Tokens are counted after truncation, with [CLS] and [SEP].
 
@@ -55,9 +31,9 @@ class Split:
     utterances: int
     tokens: int
     truncated_utterances: int
-    shards: tuple[Shard, ...]
-    index: Index
-    given: Given | None = None
+    shards: list[dict[str, Any]]  # TFRecord files in the corpus' folder: "name", "bytes"
+    index: dict[str, str]  # the file that holds the `Blocks` of the shards: "name", "sha256"
+    given: dict[str, int] | None = None  # candidates for last turns: "negatives", "most" of one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,25 +70,21 @@ def read_manifest(folder: pathlib.Path, tokenizer_fingerprint: str | None = None
     content = read_json_object(path, "a manifest of prepare_data")
     try:
         version = int(content.pop("format_version"))
-        splits = {}
-        for name, split in content["splits"].items():
-            files = tuple(Shard(**shard) for shard in split.pop("shards"))
-            given, index = split.pop("given", None), Index(**split.pop("index"))
-            given = Given(**given) if given else None
-            splits[name] = Split(**split, shards=files, index=index, given=given)
+        splits = {name: Split(**split) for name, split in content["splits"].items()}
         manifest = Manifest(**{**content, "splits": splits})
+        shards = [shard for split in splits.values() for shard in split.shards]
+        sizes = {folder / shard["name"]: shard["bytes"] for shard in shards}
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InputError(f"{path}: not a manifest of prepare_data: {error!r}") from error
     if version != FORMAT_VERSION:
         raise InputError(
             f"{path}: format version {version}, expected {FORMAT_VERSION}; run prepare_data"
         )
-    for shard in (shard for split in manifest.splits.values() for shard in split.shards):
-        place = folder / shard.name
+    for place, expected in sizes.items():
         size = place.stat().st_size if place.is_file() else None
-        if size != shard.bytes:
+        if size != expected:
             found = "no such file" if size is None else f"{size} bytes"
-            raise InputError(f"{place}: {found}, expected {shard.bytes} bytes; run prepare_data")
+            raise InputError(f"{place}: {found}, expected {expected} bytes; run prepare_data")
     if tokenizer_fingerprint not in (None, manifest.tokenizer_fingerprint):
         raise InputError(
             f"{path}: the records were tokenised with another vocabulary, casing or prefix than "
@@ -133,9 +105,9 @@ class Blocks(NamedTuple):
 
 def read_blocks(folder: pathlib.Path, split: Split) -> Blocks:
     """Reads the index of a split; raises InputError if it is missing or damaged."""
-    path = folder / split.index.name
+    path = folder / split.index["name"]
     try:
-        is_whole = hash_file(path) == split.index.sha256
+        is_whole = hash_file(path) == split.index["sha256"]
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
     if not is_whole:

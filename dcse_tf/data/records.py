@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from dcse_tf.data.dialogue import Session
-from dcse_tf.data.manifest import Blocks, Given, Index, Manifest, Shard, Split
+from dcse_tf.data.manifest import Blocks, Manifest, Split
 from dcse_tf.errors import InputError, first_line
 from dcse_tf.files import hash_file
 from dcse_tf.progress import Progress
@@ -154,19 +154,19 @@ class SplitWriter:
 
     def finish(self) -> Split:
         """Writes the index and returns the split's entry in the manifest. Call it after closing."""
-        shards = tuple(Shard(path.name, path.stat().st_size) for path in self._paths)
+        shards = [{"name": path.name, "bytes": path.stat().st_size} for path in self._paths]
         rows = [row for blocks in self._blocks for row in blocks]
         table = np.array(rows, np.int64).reshape(-1, len(Blocks._fields))
         np.save(self._index, table, allow_pickle=False)
-        index = Index(self._index.name, hash_file(self._index))
+        index = {"name": self._index.name, "sha256": hash_file(self._index)}
         turns, tokens, truncated, negatives = self._counts.tolist()
-        given = Given(negatives, self._most) if negatives else None
+        given = {"negatives": negatives, "most": self._most} if negatives else None
         return Split(self._sessions, turns, tokens, truncated, shards, index, given)
 
 
 def shard_paths(folder: pathlib.Path, split: Split) -> Sequence[str]:
     """The paths of a split's shards, in order."""
-    return [str(folder / shard.name) for shard in split.shards]
+    return [str(folder / shard["name"]) for shard in split.shards]
 
 
 def check_records(folder: pathlib.Path, manifest: Manifest) -> None:
@@ -234,9 +234,7 @@ def sample_utterances(
     if len(chosen) < 2:
         few = f"at least two distinct utterances in the train split, found {len(chosen)}"
         raise InputError(f"`data_dir`={folder}: expected {few}")
-    values = np.concatenate([np.zeros(0, np.int32), *chosen])
-    lengths = np.array([len(ids) for ids in chosen], np.int64)
-    return tf.RaggedTensor.from_row_lengths(values, lengths)
+    return tf.RaggedTensor.from_row_lengths(np.concatenate(chosen), list(map(len, chosen)))
 
 
 def _draw_keys(fingerprints: np.ndarray, seed: int) -> np.ndarray:

@@ -204,18 +204,14 @@ def draw_joined_contexts(
     # The turns without their [CLS]. The sequence begins with the [CLS] of its response.
     words = tf.gather(step.token_ids[:, 1:], step.context)
     is_real = (words != 0) & step.turn_mask[..., None]
+    before = tf.math.count_nonzero(is_real[:, :turns_before], [1, 2], dtype=tf.int32)[:, None]
     real = _join_slots(is_real)
-    before = tf.cast(_join_slots(is_real[:, :turns_before]), tf.int32)
-    after = tf.cast(_join_slots(is_real[:, turns_before:]), tf.int32)
     # Rank tokens by the number of real tokens between them and the response. Ranks are even before
     # the response and odd after it, so that no two tokens of a row have the same rank. The last
     # token of the row, which is kept, is the first.
-    sides = [
-        2 * tf.cumsum(before, axis=1, reverse=True, exclusive=True),
-        2 * tf.cumsum(after, axis=1, exclusive=True) + 1,
-    ]
-    behind = tf.cumsum(tf.cast(real, tf.int32), axis=1, reverse=True, exclusive=True)
-    distance = tf.where(behind == 0, -1, tf.concat(sides, axis=1))
+    count = tf.cumsum(tf.cast(real, tf.int32), axis=1)  # of real tokens, up to each
+    distance = tf.where(count <= before, 2 * (before - count), 2 * (count - before) - 1)
+    distance = tf.where(count == count[:, -1:], -1, distance)
     distance = tf.where(real, distance, tf.int32.max)
     nearest = tf.sort(distance, axis=1)[:, : max_tokens - 1]
     kept = real & (distance <= nearest[:, -1:])

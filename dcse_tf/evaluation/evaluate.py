@@ -194,15 +194,15 @@ def evaluate(
         OutputError: the results cannot be written.
     """
     # All sets are read first, so that an error in the last does not waste the encoding of others.
-    of_embeddings: list[tuple[str, pathlib.Path, Callable[[Encode], Evaluation]]] = []
-    for path in resolve_inputs(config.retrieval, "retrieval"):
-        score = functools.partial(
-            retrieval.evaluate_retrieval, retrieval.read_retrieval_set(path, config.half)
-        )
-        of_embeddings.append(("retrieval", path, score))
-    for path in resolve_inputs(config.sts, "sts"):
-        pairs = retrieval.read_sts_set(path, config.half)
-        of_embeddings.append(("sts", path, functools.partial(retrieval.evaluate_sts, pairs)))
+    kinds: dict[str, tuple[Callable[..., Any], Callable[..., Evaluation]]] = {
+        "retrieval": (retrieval.read_retrieval_set, retrieval.evaluate_retrieval),
+        "sts": (retrieval.read_sts_set, retrieval.evaluate_sts),
+    }
+    of_embeddings = [
+        (task, path, functools.partial(score, read(path, config.half)))
+        for task, (read, score) in kinds.items()
+        for path in resolve_inputs(getattr(config, task), task)
+    ]
     responses = list(_read_response_sets(config))
 
     own, encode, score_responses = _load(config)

@@ -183,7 +183,9 @@ def _score_contexts(
     """The scores of `score(contexts, candidates)` with the turns before each response and, unless
     nothing is said after any response, with those on both sides, named apart.
     """
-    ways = [str, metrics.bidirectional][: 1 + any(sample.later for sample in samples)]
+    ways: list[Callable[[str], str]] = [str]
+    if any(sample.later for sample in samples):
+        ways.append(metrics.bidirectional)
     # Both contexts of a sample stand together, so that a text that both have is encoded once.
     contexts = [c for s in samples for c in [s.context, [*s.context, *s.later]][: len(ways)]]
     found = score(contexts, [sample.candidates for sample in samples for _ in ways])

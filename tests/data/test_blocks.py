@@ -31,10 +31,10 @@ def test_every_block_lies_where_the_index_says(corpus):
     assert found.shard.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert found.sessions.tolist() == [3, 3, 2, 3, 3, 1, 3, 3, 1]
     for number, shard in enumerate(split.shards):
-        stored = iter(tf.data.TFRecordDataset(str(folder / shard.name)))
+        stored = iter(tf.data.TFRecordDataset(str(folder / shard["name"])))
         own = found.shard == number
         ends = found.offset[own] + found.bytes[own]
-        assert ends.tolist() == [*found.offset[own].tolist()[1:], shard.bytes]
+        assert ends.tolist() == [*found.offset[own].tolist()[1:], shard["bytes"]]
         for block in np.flatnonzero(own):
             sessions = [parse_session(next(stored)) for _ in range(found.sessions[block])]
             turns = sum(session["utterances"].shape[0] for session in sessions)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from dcse_tf.data.manifest import Index, Manifest, Shard, Split, read_manifest, write_manifest
+from dcse_tf.data.manifest import Manifest, Split, read_manifest, write_manifest
 from dcse_tf.errors import InputError
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -28,8 +28,9 @@ def folder(tmp_path):
 
 def make_manifest():
     def split(sessions, *names):
-        shards = tuple(Shard(name, len(SHARDS[name])) for name in names)
-        return Split(sessions, sessions * 5, sessions * 60, 1, shards, Index("blocks", "5ha"))
+        shards = [{"name": name, "bytes": len(SHARDS[name])} for name in names]
+        index = {"name": "blocks", "sha256": "5ha"}
+        return Split(sessions, sessions * 5, sessions * 60, 1, shards, index)
 
     return Manifest(
         max_sequence_length=50,

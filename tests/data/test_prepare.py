@@ -88,10 +88,10 @@ def test_sessions_go_to_the_shards_in_turn(tmp_path):
     manifest = prepare_sessions(tmp_path, [2] * 8, shards=3)
     sizes = []
     for shard in manifest.splits["train"].shards:
-        path = tmp_path / "data" / shard.name
+        path = tmp_path / "data" / shard["name"]
         records = map(parse_session, tf.data.TFRecordDataset(str(path)))
         sizes.append([int(record["token_ids"][0, 1]) - 5 for record in records])
-        assert shard.bytes == path.stat().st_size
+        assert shard["bytes"] == path.stat().st_size
     assert sizes == [[0, 3, 6], [1, 4, 7], [2, 5]]
 
 

@@ -125,7 +125,7 @@ def test_what_lies_before_the_first_step_is_not_read(corpus, tmp_path):
     whole = read(corpus, "sessions", 0, late * 7)
     expected = read(corpus, "sessions", late, 7)
     index = read_blocks(folder, split)
-    shards = [bytearray((folder / shard.name).read_bytes()) for shard in split.shards]
+    shards = [bytearray((folder / shard["name"]).read_bytes()) for shard in split.shards]
     first_window = {element for *_, element in whole[:7]}
     damaged = 0
     for shard, offset, size in zip(index.shard, index.offset, index.bytes, strict=True):
@@ -136,9 +136,9 @@ def test_what_lies_before_the_first_step_is_not_read(corpus, tmp_path):
     assert damaged
     copy = tmp_path / "data"
     copy.mkdir()
-    (copy / split.index.name).write_bytes((folder / split.index.name).read_bytes())
+    (copy / split.index["name"]).write_bytes((folder / split.index["name"]).read_bytes())
     for shard, content in zip(split.shards, shards, strict=True):
-        (copy / shard.name).write_bytes(content)
+        (copy / shard["name"]).write_bytes(content)
     assert read(Corpus(copy, corpus.manifest), "sessions", late, 7) == expected
     with pytest.raises(tf.errors.DataLossError):
         read(Corpus(copy, corpus.manifest), "sessions", 0, 7)
@@ -146,7 +146,7 @@ def test_what_lies_before_the_first_step_is_not_read(corpus, tmp_path):
 
 def test_the_utterances_of_records_are_their_turns_in_order(corpus):
     folder, split = corpus.folder, corpus.manifest.splits["train"]
-    records = list(tf.data.TFRecordDataset(str(folder / split.shards[1].name)).take(5))
+    records = list(tf.data.TFRecordDataset(str(folder / split.shards[1]["name"])).take(5))
     one_by_one = [row for record in records for row in parse_session(record)["token_ids"].to_list()]
     assert parse_utterances(tf.stack(records)).to_list() == one_by_one
 

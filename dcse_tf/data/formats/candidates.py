@@ -17,17 +17,12 @@ import itertools
 import operator
 import pathlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dcse_tf.data.dialogue import GivenCandidates, Utterance, is_blank
-from dcse_tf.data.formats.reading import (
-    Sessions,
-    convert_lines,
-    get_field,
-    parse_dialogue,
-    read_json_lines,
-)
+from dcse_tf.data.formats import reading
+from dcse_tf.data.formats.reading import Sessions, get_field
 from dcse_tf.files import hash_number
 from dcse_tf.input_files import BadLines
 
@@ -125,7 +120,7 @@ def read_groups_jsonl(
     def parse(number: int, value: Any) -> tuple[int, CandidateGroup]:
         name, responder = (get_field(value, key, str) for key in ("id", "responder"))
         dialogue = get_field(value, "dialogue", str, "")
-        _, turns = parse_dialogue(
+        _, turns = reading.parse_dialogue(
             {"session_id": "", "turns": get_field(value, "context", list)}, {}
         )
         texts, labels = (tuple(get_field(value, key, list)) for key in ("candidates", "labels"))
@@ -138,7 +133,7 @@ def read_groups_jsonl(
             context = _drop_blank(turns, text)
         return number, CandidateGroup(name, context, texts, labels, responder, dialogue)
 
-    return read_json_lines(path, bad_lines, parse)
+    return reading.read_json_lines(path, bad_lines, parse)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,7 +161,7 @@ class CandidateLines:
             *context, response = self.parse(texts)
             return number, int(label), finish(context, response.text), response
 
-        return convert_lines(path, bad_lines, parse)
+        return reading.convert_lines(path, bad_lines, parse)
 
     def read_groups(
         self, path: pathlib.Path, bad_lines: BadLines, several_positives: bool = False
@@ -273,7 +268,7 @@ def read_mutual_groups(
         responder = options[letters.index(answer)][0].role
         return number, CandidateGroup(name, context, texts, labels, responder, dialogue)
 
-    return read_json_lines(path, bad_lines, parse)
+    return reading.read_json_lines(path, bad_lines, parse)
 
 
 def read_mutual(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
@@ -315,23 +310,27 @@ def merge_windows(
 
     containers, inside = _find_containers(coded), collections.defaultdict[int, list[int]](list)
     for window in containers:
-        outermost = window
-        while outermost in containers:
-            outermost = containers[outermost]
-        inside[outermost].append(numbers[window])
+        inside[_follow(containers, window)].append(numbers[window])
     kept = [window for window in range(len(coded)) if window not in containers]
-    follower = _find_followers(coded, kept, [len(turn.text) for turn in utterances])
+    follower, shared = _find_followers(coded, kept, [len(turn.text) for turn in utterances])
 
-    # Each dialogue's windows, and how many turns each shares with the one before.
-    chains = []
-    for head in sorted(set(kept) - {window for window, _ in follower.values()}):
-        chain = [(head, 0)]
-        while chain[-1][0] in follower:
-            chain.append(follower[chain[-1][0]])
+    chains = []  # each dialogue's windows
+    for head in set(kept) - set(follower.values()):
+        chain = [head]
+        while chain[-1] in follower:
+            chain.append(follower[chain[-1]])
         chains.append(chain)
     for chain in sorted(chains, key=max):  # in the order in which their last lines are read
-        own = [number for window, _ in chain for number in (numbers[window], *inside[window])]
-        yield own, [utterances[turn] for window, shared in chain for turn in coded[window][shared:]]
+        own = [number for window in chain for number in (numbers[window], *inside[window])]
+        turns = (turn for window in chain for turn in coded[window][shared.get(window, 0) :])
+        yield own, [utterances[turn] for turn in turns]
+
+
+def _follow(next_of: Mapping[int, int], window: int) -> int:
+    """The last window that one leads to."""
+    while window in next_of:
+        window = next_of[window]
+    return window
 
 
 def _find_containers(windows: Sequence[tuple[int, ...]]) -> dict[int, int]:
@@ -353,34 +352,29 @@ def _find_containers(windows: Sequence[tuple[int, ...]]) -> dict[int, int]:
 
 def _find_followers(
     windows: Sequence[tuple[int, ...]], kept: Sequence[int], characters: Sequence[int]
-) -> dict[int, tuple[int, int]]:
-    """Finds the window that continues each of those `kept`, at most one, and how many turns they
-    share, given the length of each distinct turn in characters. Longer overlaps are matched first;
-    among equal ones, the first in the file.
+) -> tuple[dict[int, int], dict[int, int]]:
+    """Finds the window that continues each of those `kept`, at most one, and how many turns such a
+    window shares with the one before, given the length of each distinct turn in characters. Longer
+    overlaps are matched first; among equal ones, the first in the file.
     """
-    follower: dict[int, tuple[int, int]] = {}
-    taken: set[int] = set()
-    # For every chain, `last` maps its first window to its last, `first` its last to its first.
-    first, last = ({window: window for window in kept} for _ in range(2))
+    follower: dict[int, int] = {}
+    shared: dict[int, int] = {}
     longest = max((len(windows[window]) for window in kept), default=0)
     for size in range(longest - 1, _JOINING_TURNS - 1, -1):
         longer = [window for window in kept if len(windows[window]) > size]
         beginnings: dict[tuple[int, ...], list[int]] = collections.defaultdict(list)
         for window in longer:
-            if window not in taken:
+            if window not in shared:
                 beginnings[windows[window][:size]].append(window)
         for window in longer:
-            shared = windows[window][-size:]
-            if window in follower or shared not in beginnings:
+            overlap = windows[window][-size:]
+            if window in follower or overlap not in beginnings:
                 continue
-            if sum(characters[turn] for turn in shared) < _JOINING_CHARACTERS:
+            if sum(characters[turn] for turn in overlap) < _JOINING_CHARACTERS:
                 continue
-            # The first of its own chain would close a circle.
-            able = (choice for choice in beginnings[shared] if choice != first[window])
+            # One whose chain ends with this window would close a circle.
+            able = (each for each in beginnings[overlap] if _follow(follower, each) != window)
             if (choice := next(able, None)) is not None:
-                beginnings[shared].remove(choice)
-                follower[window] = choice, size
-                taken.add(choice)
-                head, tail = first[window], last[choice]
-                last[head], first[tail] = tail, head
-    return follower
+                beginnings[overlap].remove(choice)
+                follower[window], shared[choice] = choice, size
+    return follower, shared
