@@ -100,7 +100,7 @@ def prepare_data(options: PrepareOptions) -> "Manifest":
     if options.spark_master:
         from dcse_tf.spark.prepare_on_spark import prepare_on_spark as job
     else:
-        from dcse_tf.data.prepare import prepare_data as job
+        from dcse_tf.data.prepare import prepare as job
     return job(options)
 
 

@@ -8,9 +8,10 @@ import io
 import itertools
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import ClassVar
 
 from dcse_tf.data.dialogue import Session, Utterance, fold_spaces, make_session, strip_html
-from dcse_tf.data.formats import FORMATS, RawSession
+from dcse_tf.data.formats import FORMATS, Format, RawSession
 from dcse_tf.data.formats.reading import read_tables
 from dcse_tf.errors import InputError
 from dcse_tf.files import hash_number
@@ -24,6 +25,8 @@ _BY_CHANCE = 20  # characters
 
 class CorpusOptions(Options):
     """Which dialogue files to read, and how their turns are processed."""
+
+    formats: ClassVar[Mapping[str, Format]] = FORMATS
 
     format: str = option("session_tsv", "Format of the input.", choices=FORMATS)
     input: tuple[str, ...] = option(
@@ -182,7 +185,7 @@ def read_files(
     paths: Sequence[pathlib.Path], config: CorpusOptions, bad_lines: BadLines
 ) -> Iterator[RawSession]:
     """Yields the sessions of files as the format's reader does."""
-    kind, columns = FORMATS[config.format], config.column_names()
+    kind, columns = config.formats[config.format], config.column_names()
     named = [columns] if kind.columns else []
     raw: Iterable[RawSession] = itertools.chain.from_iterable(
         kind.read(path, bad_lines, *named) for path in paths

@@ -23,13 +23,8 @@ from dcse_tf.bert.checkpoints import resolve_checkpoint
 from dcse_tf.bert.token_rows import warn_of_unknown
 from dcse_tf.bert.tokenizer import read_vocabulary, train_vocabulary
 from dcse_tf.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
-from dcse_tf.data.corpus import (
-    PrepareOptions,
-    Splitter,
-    describe_dropped,
-    join_session,
-    read_raw_sessions,
-)
+from dcse_tf.data import corpus
+from dcse_tf.data.corpus import PrepareOptions, Splitter
 from dcse_tf.data.formats import RawSession
 from dcse_tf.data.manifest import SPLITS, Manifest, write_manifest
 from dcse_tf.data.records import SessionRecord, SplitWriter, serialize_session
@@ -57,27 +52,23 @@ class ChunkRecords(NamedTuple):
 Tokenise = Callable[[PrepareOptions, Vocabulary, BadLines], Generator[ChunkRecords]]
 
 
-def prepare_data(config: PrepareOptions, tokenise: Tokenise | None = None) -> Manifest:
-    """`prepare` with the vocabulary of the checkpoint that `vocab` names, if any."""
-    folder = resolve_checkpoint(config.vocab, "vocab", weights=False) if config.vocab else None
-    return prepare(config, folder, tokenise)
-
-
 def prepare(
     config: PrepareOptions,
-    vocabulary_folder: pathlib.Path | None,
+    vocabulary_folder: pathlib.Path | None = None,
     tokenise: Tokenise | None = None,
 ) -> Manifest:
     """Reads, joins, filters, splits, tokenises and writes a corpus.
 
-    The vocabulary is that of a folder, or is trained if that is None. `tokenise` makes the records;
-    by default this process.
+    The vocabulary is that of a folder, by default of the checkpoint that `vocab` names; without one
+    it is trained. `tokenise` makes the records, by default in this process.
 
     Raises:
         InputError: an input cannot be read, has too many bad lines, or leaves no training session;
             or the prefix leaves no room for a text.
         FileExistsError: the output exists and may not be replaced.
     """
+    if config.vocab and not vocabulary_folder:
+        vocabulary_folder = resolve_checkpoint(config.vocab, "vocab", weights=False)
     with atomic_directory(pathlib.Path(config.output_dir), config.overwrite) as folder:
         if vocabulary_folder is None:
             vocabulary: Vocabulary = train_vocabulary(
@@ -107,9 +98,9 @@ class _TrainTexts:
     def __iter__(self) -> Iterator[str]:
         # Enforces the limit only; what is left out is reported when the records are written.
         bad_lines, find_split = self.config.count_bad_lines(named=0), Splitter(self.config)
-        for raw in read_raw_sessions(self.config, bad_lines):
+        for raw in corpus.read_raw_sessions(self.config, bad_lines):
             if find_split(raw) == "train":
-                session = join_session(raw, self.config, collections.Counter())
+                session = corpus.join_session(raw, self.config, collections.Counter())
                 yield from (turn.text for turn in session.turns)
 
 
@@ -143,7 +134,7 @@ def _write_splits(
         raise InputError(
             f"`input`={','.join(config.input)}: no session of at least {config.min_turns} turns "
             f"for training ({held_out} sessions held out, "
-            f"{describe_dropped(dropped, bad_lines.count)})"
+            f"{corpus.describe_dropped(dropped, bad_lines.count)})"
         )
     warn_of_unknown(found["unknown_tokens"], found["tokens"], vocabulary.special.unk)
     settings = config.to_dict()
@@ -163,7 +154,7 @@ def _tokenise_here(
     config: PrepareOptions, vocabulary: Vocabulary, bad_lines: BadLines
 ) -> Generator[ChunkRecords]:
     serialize = ChunkSerializer(vocabulary, config)
-    for chunk in split_into_chunks(read_raw_sessions(config, bad_lines), Splitter(config)):
+    for chunk in split_into_chunks(corpus.read_raw_sessions(config, bad_lines), Splitter(config)):
         yield serialize(chunk)
 
 
@@ -198,7 +189,7 @@ class ChunkSerializer:
 
     def __call__(self, chunk: Chunk) -> ChunkRecords:
         dropped: collections.Counter[str] = collections.Counter()
-        sessions = [join_session(raw, self._config, dropped) for _, raw in chunk]
+        sessions = [corpus.join_session(raw, self._config, dropped) for _, raw in chunk]
         # One call for all texts, because the overhead of a call outweighs many texts.
         texts = [text for session in sessions for text in session.list_texts()]
         ragged, was_cut = self._tokenize(tf.constant(texts, tf.string))

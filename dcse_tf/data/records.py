@@ -21,13 +21,8 @@ _FRAME = 16  # bytes of a TFRecord besides its content: its length and two check
 
 def _texts(kind: str = "") -> tf.io.RaggedFeature:
     """The token ids of texts, `[texts, (tokens)]`."""
-    return tf.io.RaggedFeature(
-        tf.int64,
-        f"{kind}token_ids",
-        [tf.io.RaggedFeature.RowLengths(f"{kind}lengths")],
-        row_splits_dtype=tf.int64,
-        validate=True,
-    )
+    lengths = [tf.io.RaggedFeature.RowLengths(f"{kind}lengths")]
+    return tf.io.RaggedFeature(tf.int64, f"{kind}token_ids", lengths, tf.int64, validate=True)
 
 
 def _fingerprint(contents: Iterable[bytes]) -> list[int]:

@@ -205,7 +205,8 @@ def draw_joined_contexts(
     words = tf.gather(step.token_ids[:, 1:], step.context)
     is_real = (words != 0) & step.turn_mask[..., None]
     before = tf.math.count_nonzero(is_real[:, :turns_before], [1, 2], dtype=tf.int32)[:, None]
-    real = _join_slots(is_real)
+    joined = [tf.shape(words)[0], tf.reduce_prod(tf.shape(words)[1:])]
+    real = tf.reshape(is_real, joined)
     # Rank tokens by the number of real tokens between them and the response. Ranks are even before
     # the response and odd after it, so that no two tokens of a row have the same rank. The last
     # token of the row, which is kept, is the first.
@@ -215,7 +216,7 @@ def draw_joined_contexts(
     distance = tf.where(real, distance, tf.int32.max)
     nearest = tf.sort(distance, axis=1)[:, : max_tokens - 1]
     kept = real & (distance <= nearest[:, -1:])
-    sequences = tf.ragged.boolean_mask(_join_slots(words), kept)
+    sequences = tf.ragged.boolean_mask(tf.reshape(words, joined), kept)
     first = tf.gather(step.token_ids[:, :1], step.responses)
     sequences = tf.concat([tf.RaggedTensor.from_tensor(first), sequences], axis=1).to_tensor()
 
@@ -248,12 +249,6 @@ def _mask_targets(turn_mask: tf.Tensor, mask: tf.Tensor) -> dict[str, tf.Tensor]
     counts = mask[:, 0] & tf.reduce_any(mask[:, 1:], axis=1)
     weights = tf.cast(counts, tf.float32)
     return {"turn_mask": turn_mask, "candidate_mask": mask, "weights": weights}
-
-
-def _join_slots(values: tf.Tensor) -> tf.Tensor:
-    """Reshapes `[rows, slots, tokens]` to `[rows, slots x tokens]`."""
-    shape = tf.shape(values)
-    return tf.reshape(values, [shape[0], shape[1] * shape[2]])
 
 
 # Replaced tokens

@@ -52,8 +52,7 @@ def _read_block(path: tf.Tensor, block: Blocks) -> tf.data.Dataset:
 
 # Default number of elements that are shuffled together.
 WINDOW = {"sessions": 20_000, "utterances": 100_000}
-# Each purpose draws its random numbers from its own stream of the run's seed; steps draw by
-# (seed, step), elements by (seed, epoch, index).
+# Each purpose draws its random numbers from its own stream of the run's seed.
 _BLOCKS, _ORDER, _SAMPLES = range(3)
 
 
@@ -73,15 +72,11 @@ class Source(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Stream:
-    """How a corpus is read into the batches of successive steps.
-
-    With the run's seed, epoch, index and step determine every draw; step 0 is the start of the
-    training.
-    """
+    """How a corpus is read into the batches of successive steps."""
 
     batch_size: int  # elements (sessions or utterances) per step, over all replicas
     seed: int
-    first_step: int = 0
+    first_step: int = 0  # 0 is the start of the training
     replicas: int = 1  # the number of batches per step; must divide `batch_size`
     row_length: int = 0  # tokens in a packed row; 0 for padded tables
     window: int = 0  # elements that are shuffled together; 0 for the default in `WINDOW`

@@ -163,12 +163,8 @@ def _take(rows: Rows, replica: int, replicas: int) -> Rows:
     if splits is None:
         splits = tf.range(replicas + 1) * (tf.shape(next(iter(rows.texts.values())))[0] // replicas)
     begin, end = splits[replica], splits[replica + 1]
-    return Rows(
-        *(
-            {name: value[begin:end] for name, value in of_rows.items()}
-            for of_rows in (rows.texts, rows.targets, rows.tokens)
-        )
-    )
+    parts = (rows.texts, rows.targets, rows.tokens)
+    return Rows(*({name: value[begin:end] for name, value in part.items()} for part in parts))
 
 
 def _index_texts(

@@ -9,6 +9,7 @@ of tied scores"), so that constant scores are rated like a random ranking.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 
@@ -169,6 +170,34 @@ def tied_share(scores: np.ndarray) -> float:
     """Share of the scores that are tied with another one, 0 to 1."""
     sizes = [size for size, _ in tie_groups(scores, np.ones(len(scores), bool))]
     return sum(size for size in sizes if size > 1) / max(1, len(scores))
+
+
+def rate(measure: str, rows: Sequence[tuple[np.ndarray, int]]) -> tuple[np.ndarray, np.ndarray]:
+    """A measure of rankings, and what a random ranking has, in percent, float `[rows]` each.
+
+    The measures are "map", "mrr", "tie_share", "r5" and so on, and "r1_of_2", which ranks the first
+    relevant candidate against the first other one. A row has the scores of its candidates, float
+    `[candidates]`, and how many of them are relevant, the first ones.
+    """
+
+    def compute(scores: np.ndarray, positives: int) -> float:
+        relevant = np.arange(len(scores)) < positives
+        match measure:
+            case "map":
+                return average_precision(scores, relevant)
+            case "mrr":
+                return reciprocal_rank(scores, relevant)
+            case "r1_of_2":
+                return recall_at(1, scores[[0, positives]])
+            case "tie_share":
+                return tied_share(scores)
+        return recall_at(int(measure[1:]), scores, relevant)
+
+    # Most rows of a set have the same numbers of candidates.
+    chance = functools.cache(lambda size, positives: compute(np.zeros(size), positives))
+    found = [(compute(row, positives), chance(len(row), positives)) for row, positives in rows]
+    own, random = 100.0 * np.array(found).T
+    return own, random
 
 
 # Names of scores, which are the same in logs, TensorBoard, JSON, tables and `best_metric`. During

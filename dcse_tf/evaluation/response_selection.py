@@ -9,7 +9,6 @@ Samples are drawn from held-out sessions, or are given as groups of candidates.
 
 import collections
 import dataclasses
-import functools
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -280,8 +279,7 @@ def evaluate_scores(
 
     R@k, the share of the true responses that are among the first k, cannot be compared between
     different numbers of candidates. It is computed over the groups of the most frequent size, the
-    larger one in a tie, for k below that size. R@1 of 2 ranks the first true response in the file's
-    order against the first other candidate. R@1 of 2, MAP and MRR are computed over all groups.
+    larger one in a tie, for k below that size; R@1 of 2, MAP and MRR over all groups.
 
     Args:
         samples: the samples.
@@ -300,24 +298,17 @@ def evaluate_scores(
     sizes = collections.Counter(len(sample.candidates) for sample in samples)
     size = max(sizes, key=lambda length: (sizes[length], length))
     recalls = [f"{similarity}_r{k}" for k in metrics.RECALLS]
-    names = (metrics.group_scores if grouped else metrics.rank_scores)(similarity, size)
-    # Most samples are of one size, with one true response.
-    chance = functools.cache(lambda measure, n, true: _score_sample(measure, np.zeros(n), true))
-    arrays: dict[str, np.ndarray] = {}
+    list_names = metrics.group_scores if grouped else metrics.rank_scores
+    pairs = zip(scores, samples, strict=True)
+    rows = [(np.asarray(row), sample.positives) for row, sample in pairs]
+    items: dict[str, np.ndarray] = {}
     chances: dict[str, float] = {}
-    for name in (*names, "tie_share"):
-        measure = name.removeprefix(f"{similarity}_")
-        counted = [
-            (np.asarray(row), sample.positives)
-            for sample, row in zip(samples, scores, strict=True)
-            if len(row) == size or name not in recalls
-        ]
-        arrays[name] = 100.0 * np.array([_score_sample(measure, *each) for each in counted])
-        by_chance = [chance(measure, len(row), positives) for row, positives in counted]
-        chances[f"chance_{name}"] = 100.0 * float(np.mean(by_chance))
-
-    del chances["chance_tie_share"]
-    means = {name: float(np.mean(values)) for name, values in arrays.items()} | chances
+    for name in list_names(similarity, size):
+        counted = [row for row in rows if len(row[0]) == size or name not in recalls]
+        items[name], chance = metrics.rate(name.removeprefix(f"{similarity}_"), counted)
+        chances[f"chance_{name}"] = float(np.mean(chance))
+    items["tie_share"], _ = metrics.rate("tie_share", rows)
+    means = {name: float(np.mean(values)) for name, values in items.items()} | chances
     of_roles = [sample.of_role for sample in samples]
     if any(count is not None for count in of_roles):
         hits = [1 / (size if count is None else 1 + count) for count in of_roles]
@@ -327,20 +318,4 @@ def evaluate_scores(
         means |= {f"groups_of_{length}": float(sizes[length]) for length in sorted(sizes)}
     else:
         means["samples"] = float(len(samples))
-    return Evaluation(means, arrays)
-
-
-def _score_sample(measure: str, scores: np.ndarray, positives: int) -> float:
-    """A measure of one sample, whose first candidates are the true ones, as a share."""
-    relevant = np.arange(len(scores)) < positives
-    match measure:
-        case "map":
-            return metrics.average_precision(scores, relevant)
-        case "mrr":
-            return metrics.reciprocal_rank(scores, relevant)
-        case "r1_of_2":
-            return metrics.recall_at(1, scores[[0, positives]])
-        case "tie_share":
-            return metrics.tied_share(scores)
-        case recall:
-            return metrics.recall_at(int(recall[1:]), scores, relevant)
+    return Evaluation(means, items)

@@ -148,20 +148,12 @@ def evaluate_retrieval(retrieval_set: RetrievalSet, encode: Encode) -> Evaluatio
     rows = []
     for query in retrieval_set.queries:
         candidates = np.concatenate([query.positives, query.negatives])
-        relevant = np.arange(len(candidates)) < len(query.positives)
         scores = embeddings[candidates] @ embeddings[query.sentence]
-        constant = np.zeros(len(candidates))
-        rows.append(
-            (
-                metrics.average_precision(scores, relevant),
-                metrics.reciprocal_rank(scores, relevant),
-                metrics.average_precision(constant, relevant),
-                metrics.reciprocal_rank(constant, relevant),
-                metrics.tied_share(scores),
-            )
-        )
-    names = ("map", "mrr", "chance_map", "chance_mrr", "tie_share")
-    items = dict(zip(names, 100.0 * np.array(rows).T, strict=True))
+        rows.append((scores, len(query.positives)))
+    items: dict[str, np.ndarray] = {}
+    for name in ("map", "mrr"):
+        items[name], items[f"chance_{name}"] = metrics.rate(name, rows)
+    items["tie_share"], _ = metrics.rate("tie_share", rows)
     means = {name: float(np.mean(values)) for name, values in items.items()}
     return Evaluation({**means, "queries": float(len(rows))}, items)
 

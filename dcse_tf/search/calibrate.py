@@ -81,10 +81,8 @@ def calibrate(options: CalibrateOptions) -> str:
     ways = {"": weight} | ({" by the re-ranker": 0.0, " by the cosine": 1e6} if both else {})
     lines = [f"`cosine_weight`={weight:g}, of the highest MRR on {options.dialogues}"] * both
     for path, part in zip(files, parts, strict=True):
-        recalls = {
-            way: np.mean([recall_at(1, x) for x in _add(part, w)]) for way, w in ways.items()
-        }
-        told = ", ".join(f"{100 * recall:.1f}{way}" for way, recall in recalls.items())
+        recalls = {way: [recall_at(1, x) for x in _add(part, w)] for way, w in ways.items()}
+        told = ", ".join(f"{100 * np.mean(hits):.1f}{way}" for way, hits in recalls.items())
         lines.append(f"{path}: R@1 of {options.candidates} {told}")
         lines.append("  at most   score above   wrong answers given   right answers given")
         best = np.array([row[1:].max() for row in _add(part, weight)])
@@ -111,8 +109,8 @@ def _score(
     samples = [dataclasses.replace(sample, later=()) for sample in drawn]  # only earlier turns
     rows: list[Sequence[np.ndarray]] = [[np.zeros(len(x.candidates)) for x in samples]] * 2
     if encoder:
-        way = PROJECTED if options.find == "responses" else "cosine"
-        rows[0] = score_by_embeddings(samples, encoder.encode, encoder.heads)[way]
+        found = score_by_embeddings(samples, encoder.encode, encoder.heads)
+        rows[0] = found[PROJECTED if options.find == "responses" else "cosine"]
     if reranker:
         rows[1] = score_by_reranker(samples, reranker.score)[RERANKER]
     return [np.stack(each) for each in zip(*rows, strict=True)]

@@ -2,42 +2,63 @@
 
 The ranking is that of rank-bm25. But rank-bm25 visits every sentence for every word of a query, so
 that 10,000 queries on 10,000 sentences would take hours. Here its index only provides idf, lengths
-and parameters, and each word visits only the sentences that contain it; others get zero from it.
+and parameters, and each word visits only the sentences that contain it.
 """
 
 import collections
-import itertools
+import functools
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from rank_bm25 import BM25Okapi
 
 from dcse_tf.data.corpus import CorpusOptions, read_sessions
-from dcse_tf.data.dialogue import Utterance, fold_spaces, is_blank, make_splitter, strip_html
-from dcse_tf.data.formats import FORMATS
-from dcse_tf.data.formats.reading import read_table
+from dcse_tf.data.dialogue import Utterance, fold_spaces, make_splitter
+from dcse_tf.data.formats import FORMATS, Format
+from dcse_tf.data.formats.reading import Sessions, read_table
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.retrieval import Query, RetrievalSet, write_retrieval_set
 from dcse_tf.files import refuse_existing
-from dcse_tf.input_files import BadLines, resolve_inputs
+from dcse_tf.input_files import BadLines
 from dcse_tf.options import option
 from dcse_tf.progress import Progress
 
+
+def _read_sentences(
+    delimiter: str, path: pathlib.Path, bad_lines: BadLines, columns: Mapping[str, str]
+) -> Sessions:
+    """Yields each row of a table as a session of one turn, with an intent where the row has one."""
+    rows = read_table(path, bad_lines, delimiter, quoted=delimiter == ",")
+    _, header = next(rows, (0, []))
+    for name, column in columns.items():
+        if column not in header:
+            # Escaped, because the first line of a file that is not a table can contain anything.
+            found = repr(", ".join(header))[1:-1][:300] or "none"
+            problem = f"no column {column!r} (`{name}_column`); the header has {found}"
+            raise InputError(f"{path}:1: {problem}")
+    text, intent = (header.index(columns[name]) for name in ("text", "intent"))
+    for number, row in rows:
+        label = row[intent].strip()
+        yield f"{path.name}-{number}", [Utterance("nobody", row[text], (label,) if label else ())]
+
+
 # Tables of labelled sentences, one per row, as formats beside those of dialogues.
-_INTENTS = {"has_intents": True, "has_acts": False}
 TABLE_FORMATS = {
-    "csv": SimpleNamespace(help="sentences with a header line, comma-separated", **_INTENTS),
-    "tsv": SimpleNamespace(help="sentences with a header line, tab-separated", **_INTENTS),
+    name: Format(functools.partial(_read_sentences, sign), help, True, columns=("text", "intent"))
+    for name, sign, help in (
+        ("csv", ",", "sentences with a header line, comma-separated"),
+        ("tsv", "\t", "sentences with a header line, tab-separated"),
+    )
 }
 # ChainMap lists its last mapping first, and includes formats that are registered later.
-_FORMATS = collections.ChainMap[str, Any](FORMATS, TABLE_FORMATS)
+_FORMATS = collections.ChainMap(FORMATS, TABLE_FORMATS)
 
 
 class BuildRetrievalOptions(CorpusOptions):
     """Builds a semantic retrieval set (select.txt) from sentences with labels."""
+
+    formats = _FORMATS
 
     format: str = option(
         "csv", "Format of the input: a table of sentences, or dialogues.", choices=_FORMATS
@@ -87,6 +108,11 @@ class BuildRetrievalOptions(CorpusOptions):
                 f"`format`={self.format} has no {self.labels}s; expected {' or '.join(having)}",
             )
 
+    def column_names(self) -> dict[str, str]:
+        if self.format in TABLE_FORMATS:
+            return {"text": self.text_column, "intent": self.intent_column}
+        return super().column_names()
+
 
 class Bm25:
     """Scores sentences, at least one with a word, by BM25 (Robertson and Zaragoza 2009)."""
@@ -117,55 +143,26 @@ class Bm25:
         return scores
 
 
-def _read_sentences(
+def _label_sentences(
     config: BuildRetrievalOptions, split_words: Callable[[str], list[str]]
 ) -> tuple[list[tuple[str, tuple[str, ...]]], dict[str, int]]:
-    """All sentences of the input with their labels, and counts of what was left out; whitespace
-    becomes single spaces.
-    """
+    """All sentences of the input with their labels, and counts of what was left out."""
     bad_lines = config.count_bad_lines()
     left_out: collections.Counter[str] = collections.Counter(empty_utterances=0, short=0)
-    if config.format in TABLE_FORMATS:
-        tables = (_read_table(path, config, bad_lines) for path in resolve_inputs(config.input))
-        rows = itertools.chain.from_iterable(tables)
-        turns: Iterator[Utterance] = itertools.islice(rows, config.max_sessions or None)
-    else:
-        sessions = (session.turns for session in read_sessions(config, bad_lines, left_out))
-        turns = itertools.chain.from_iterable(s for s in sessions if len(s) >= config.min_turns)
     sentences: list[tuple[str, tuple[str, ...]]] = []
-    for turn in turns:
-        if config.roles and turn.role not in config.roles:
-            continue
-        if is_blank(turn.text):
-            left_out["empty_utterances"] += 1
-        elif len(split_words(turn.text)) < config.min_words:
-            left_out["short"] += 1
-        elif config.labels == "act" and turn.acts:
-            act = fold_spaces(" ".join([turn.role, *sorted(turn.acts)]))
-            sentences.append((turn.text, (act,)))
-        else:
-            sentences.append((turn.text, turn.intents if config.labels == "intent" else ()))
+    for session in read_sessions(config, bad_lines, left_out):
+        for turn in session.turns if len(session.turns) >= config.min_turns else ():
+            if config.roles and turn.role not in config.roles:
+                continue
+            if len(split_words(turn.text)) < config.min_words:
+                left_out["short"] += 1
+            elif config.labels == "act" and turn.acts:
+                act = fold_spaces(" ".join([turn.role, *sorted(turn.acts)]))
+                sentences.append((turn.text, (act,)))
+            else:
+                sentences.append((turn.text, turn.intents if config.labels == "intent" else ()))
     left_out["bad_lines"] = bad_lines.count
     return sentences, dict(left_out)
-
-
-def _read_table(
-    path: pathlib.Path, config: BuildRetrievalOptions, bad_lines: BadLines
-) -> Iterator[Utterance]:
-    """Yields the rows of a table as utterances of nobody, with an intent where a row has one."""
-    tabs = config.format == "tsv"
-    rows = read_table(path, bad_lines, "\t" if tabs else ",", quoted=not tabs)
-    _, header = next(rows, (0, []))
-    for name in ("text_column", "intent_column"):
-        if (column := getattr(config, name)) not in header:
-            # Escaped, because the first line of a file that is not a table can contain anything.
-            found = repr(", ".join(header))[1:-1][:300] or "none"
-            raise InputError(f"{path}:1: no column {column!r} (`{name}`); the header has {found}")
-    for _, row in rows:
-        text = row[header.index(config.text_column)]
-        intent = fold_spaces(row[header.index(config.intent_column)])
-        text = fold_spaces(strip_html(text) if config.strip_html else text)
-        yield Utterance("", text, (intent,) if intent else ())
 
 
 def sample_balanced(
@@ -262,7 +259,7 @@ def build_retrieval(config: BuildRetrievalOptions) -> str:
     output = pathlib.Path(config.output)
     refuse_existing(output, config.overwrite)
     split = make_splitter("auto")
-    sentences, left_out = _read_sentences(config, split)
+    sentences, left_out = _label_sentences(config, split)
     labelled = [(text, labels[0]) for text, labels in sentences if len(labels) == 1]
     drawn, not_drawn = sample_balanced(
         labelled, config.sentences, config.seed, config.min_label_sentences

@@ -16,7 +16,7 @@ from absl import logging
 from dcse_tf.bert.vocabulary import Vocabulary
 from dcse_tf.data.corpus import PrepareOptions, Splitter, content_key, read_files
 from dcse_tf.data.manifest import Manifest
-from dcse_tf.data.prepare import ChunkRecords, ChunkSerializer, prepare_data, split_into_chunks
+from dcse_tf.data.prepare import ChunkRecords, ChunkSerializer, prepare, split_into_chunks
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines
 from dcse_tf.spark.cluster import connect, gather_tables, list_inputs
@@ -32,7 +32,7 @@ def prepare_on_spark(config: PrepareOptions) -> Manifest:
     ):
         logging.info("progress on the cluster: %s", session.sparkContext.uiWebUrl)
         tokenise = functools.partial(_tokenise, session, f"{folder}/sessions")
-        return prepare_data(config, tokenise)
+        return prepare(config, tokenise=tokenise)
 
 
 def _tokenise(

@@ -29,8 +29,8 @@ def folder(tmp_path):
 def make_manifest():
     def split(sessions, *names):
         shards = [{"name": name, "bytes": len(SHARDS[name])} for name in names]
-        index = {"name": "blocks", "sha256": "5ha"}
-        return Split(sessions, sessions * 5, sessions * 60, 1, shards, index)
+        counts = sessions, sessions * 5, sessions * 60, 1
+        return Split(*counts, shards, {"name": "blocks", "sha256": "5ha"})
 
     return Manifest(
         max_sequence_length=50,

@@ -322,8 +322,8 @@ def merge_windows(
         chains.append(chain)
     for chain in sorted(chains, key=max):  # in the order in which their last lines are read
         own = [number for window in chain for number in (numbers[window], *inside[window])]
-        turns = (turn for window in chain for turn in coded[window][shared.get(window, 0) :])
-        yield own, [utterances[turn] for turn in turns]
+        codes = (code for window in chain for code in coded[window][shared.get(window, 0) :])
+        yield own, [utterances[code] for code in codes]
 
 
 def _follow(next_of: Mapping[int, int], window: int) -> int:

@@ -1,12 +1,4 @@
-"""What readers share, and those of general exports: lists of messages, tables with a turn a row.
-
-A list of messages is a dialogue, as chat models and data sets of dialogues write them:
-
-    {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]}
-    {"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello"}]}
-
-or a list alone. The rows of tables may stand in any order.
-"""
+"""What readers share, and those of general exports: lists of messages, tables with a turn a row."""
 
 import contextlib
 import csv
