@@ -42,10 +42,8 @@ PACKAGES = {
 
 
 def require(name: str, extra: str, why: str) -> Any:
-    """Imports a module such as "matplotlib.figure", which an extra of dcse_tf installs.
-
-    Raises:
-        InputError: it is not installed; the message begins with `why`, which needs it.
+    """Imports a module such as "matplotlib.figure", which an extra of dcse_tf installs. Raises
+    InputError if it is not installed; the message begins with `why`, which needs it.
     """
     try:
         return importlib.import_module(name)

@@ -132,12 +132,9 @@ def refuse_existing(path: pathlib.Path, overwrite: bool) -> None:
 def atomic_file(path: pathlib.Path, overwrite: bool = True) -> Iterator[pathlib.Path]:
     """Yields a temporary path to write to; it is renamed to `path` when the block succeeds.
 
-    Missing parent folders are created. Of a symbolic link, the link is replaced.
-
-    Raises:
-        FileExistsError: `path` is a folder, or exists and may not be replaced.
-        LockedError: another process is writing it.
-        OutputError: a write failed without saying of which file.
+    Missing parent folders are created. Of a symbolic link, the link is replaced. Raises
+    FileExistsError if `path` is a folder, or exists and may not be replaced; LockedError if another
+    process is writing it; OutputError if a write failed without saying of which file.
     """
     with _write_beside(path) as partial:
         if not (overwrite and path.is_symlink()):  # a link to a folder is replaced too

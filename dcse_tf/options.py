@@ -81,8 +81,7 @@ def load_plugins() -> None:
         [project.entry-points."dcse_tf.plugins"]
         my_tasks = "my_package.tasks"
 
-    Raises:
-        InputError: a plug-in cannot be loaded.
+    Raises InputError if a plug-in cannot be loaded.
     """
     for point in importlib.metadata.entry_points(group="dcse_tf.plugins"):
         try:
@@ -157,9 +156,7 @@ class Options:
     @classmethod
     def choose(cls, name: str | None = None) -> type["Options"]:
         """The class that a name chooses, or None by default; the class itself if it has no others.
-
-        Raises:
-            OptionError: there is nothing of this name.
+        Raises OptionError if there is nothing of this name.
         """
         chooser, entries = cls.choice()
         if not chooser:
@@ -206,12 +203,9 @@ class Options:
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Builds a configuration; of a class that stands for several, the one that is chosen.
 
-        Args:
-            values: option name -> the text of a flag, a value of Python or NumPy, or one of JSON.
-                An option for several files, names or numbers takes one or an iterable.
-
-        Raises:
-            OptionError: an option is unknown or has an invalid value.
+        The values, by option, are texts of flags, or values of Python, NumPy or JSON. An option for
+        several files, names or numbers takes one or an iterable. Raises OptionError if an option is
+        unknown or has an invalid value.
         """
         if chooser := cls.choice()[0]:
             chosen: Any = cls.choose(values.get(chooser))
@@ -224,7 +218,7 @@ class Options:
 
     @classmethod
     def convert(cls, name: str, value: Any) -> Any:
-        """Converts a value to the type of its option and checks it; Args, Raises: `from_dict`."""
+        """Converts a value to the type of its option and checks it; see `from_dict`."""
         rules, kind, expected = cls.fields()[name].metadata, cls.types()[name], ""
         given, value = value, _convert(value, kind, rules)
         if rules["required"] and value in ("", None, ()):

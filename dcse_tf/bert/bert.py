@@ -72,19 +72,14 @@ def make_bert_config(num_layers: int, hidden_dim: int, vocabulary_size: int) -> 
     """A config.json for random weights: BERT's proportions, with 64 dimensions in each head."""
     return {
         "architectures": ["BertModel"],
-        "attention_probs_dropout_prob": 0.1,
         "hidden_act": "gelu_pytorch_tanh",
-        "hidden_dropout_prob": 0.1,
         "hidden_size": hidden_dim,
-        "initializer_range": 0.02,
         "intermediate_size": 4 * hidden_dim,
         "layer_norm_eps": 1e-12,
         "max_position_embeddings": 512,
         "model_type": "bert",
         "num_attention_heads": hidden_dim // 64,
         "num_hidden_layers": num_layers,
-        "pad_token_id": 0,
-        "position_embedding_type": "absolute",
         "type_vocab_size": 2,
         "vocab_size": vocabulary_size,
     }

@@ -167,15 +167,15 @@ def read_config(folder: pathlib.Path) -> dict[str, Any]:
     return config
 
 
-def read_max_sequence_length(folder: pathlib.Path, default: int = 128) -> int:
-    """The sequence length in tokens from sentence-transformers' settings; `default` without them.
+def read_max_sequence_length(folder: pathlib.Path) -> int:
+    """The sequence length in tokens from sentence-transformers' settings; 128 without them.
 
     Since version 6 the library keeps the length in the tokenizer's settings. Raises InputError if
     neither file gives one.
     """
     path = folder / _LENGTH_FILE
     if not path.is_file():
-        return default
+        return 128
     names = ((path, "max_seq_length"), (folder / _TOKENIZER_SETTINGS, "model_max_length"))
     for source, name in names:
         length = read_json_object(source).get(name) if source.is_file() else None

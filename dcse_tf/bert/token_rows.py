@@ -31,12 +31,10 @@ class TokenRows:
         shifts = self.splits[numbers] - splits[:-1]
         return TokenRows(self.values[np.arange(splits[-1]) + np.repeat(shifts, lengths)], splits)
 
-    def to_table(self, columns: int, rows: int = 0) -> np.ndarray:
-        """The rows padded with 0, int32 `[rows, columns]`, with at least as many rows and columns
-        as given; `columns` must be enough for the longest row.
-        """
-        table = np.zeros([max(rows, len(self)), columns], np.int32)
-        table[: len(self)][np.arange(columns) < self.lengths[:, None]] = self.values
+    def to_table(self, columns: int) -> np.ndarray:
+        """The rows padded with 0, int32 `[rows, columns]`, enough columns for the longest row."""
+        table = np.zeros([len(self), columns], np.int32)
+        table[np.arange(columns) < self.lengths[:, None]] = self.values
         return table
 
 
@@ -134,5 +132,5 @@ def make_rule(
     vocabulary: Vocabulary, first_tokens: int, second_tokens: int, prefix_tokens: int = 0
 ) -> PairRule:
     """The rule for a vocabulary that has [EOT], see `Vocabulary.with_end_of_turn`."""
-    ids = vocabulary.cls_id, vocabulary.sep_id, vocabulary.index(END_OF_TURN)
+    ids = vocabulary.cls_id, vocabulary.sep_id, vocabulary.tokens.index(END_OF_TURN)
     return PairRule(*ids, first_tokens, second_tokens, prefix_tokens)

@@ -79,24 +79,21 @@ class Vocabulary(abc.ABC):
     prefix: str = dataclasses.field(default="", kw_only=True)
     special: ClassVar[SpecialTokens]
 
-    def index(self, token: str) -> int:
-        return self.tokens.index(token)
-
     @property
     def cls_id(self) -> int:
-        return self.index(self.special.cls)
+        return self.tokens.index(self.special.cls)
 
     @property
     def sep_id(self) -> int:
-        return self.index(self.special.sep)
+        return self.tokens.index(self.special.sep)
 
     @property
     def mask_id(self) -> int:
-        return self.index(self.special.mask)
+        return self.tokens.index(self.special.mask)
 
     @property
     def unk_id(self) -> int:
-        return self.index(self.special.unk)
+        return self.tokens.index(self.special.unk)
 
     @property
     def special_ids(self) -> tuple[int, ...]:
@@ -164,7 +161,9 @@ class Vocabulary(abc.ABC):
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f"{special.cls} $A {special.sep}",
             pair=f"{special.cls} $A {special.sep} $B:1 {special.sep}:1",
-            special_tokens=[(token, self.index(token)) for token in (special.cls, special.sep)],
+            special_tokens=[
+                (token, self.tokens.index(token)) for token in (special.cls, special.sep)
+            ],
         )
         tokenizer.add_special_tokens(list(special))
         if self.has_end_of_turn:

@@ -27,17 +27,19 @@ class Backend(abc.ABC):
         batch_tokens: most tokens in a batch, including padding.
         settings: the model's settings, where known: max_sequence_length in tokens, pooling,
             compute_dtype, a prefix if there is one, and unit_norm if every embedding has length 1.
-
-    Attributes:
-        match: the model's own similarity; None if it has only sentence embeddings.
-        heads: the projection heads that the model was trained with, by side; empty without any.
+        fingerprint: makes a hash of everything the embeddings depend on; equal means equal up to
+            rounding.
     """
 
-    def __init__(self, batch_tokens: int, settings: Mapping[str, Any]):
+    def __init__(
+        self, batch_tokens: int, settings: Mapping[str, Any], fingerprint: Callable[[], str]
+    ):
+        # The model's own similarity, and the projection heads that it was trained with, by side.
         self.match: Match | None = None
         self.heads: HeadMaps = {}
         self.batch_tokens = batch_tokens
         self.settings = settings
+        self.fingerprint = fingerprint
 
     @abc.abstractmethod
     def read(self, texts: list[str]) -> tuple[Any, np.ndarray, np.ndarray]:
@@ -50,18 +52,12 @@ class Backend(abc.ABC):
     def embed(self, inputs: Any, tokens: int) -> np.ndarray:
         """Embeds n inputs from `read`, none longer than `tokens`, to float `[n, dim]`."""
 
-    @abc.abstractmethod
-    def fingerprint(self) -> str:
-        """A hash of everything the embeddings depend on; equal means equal up to rounding."""
-
     def embed_texts(
         self, texts: list[str], batch_size: int | None = None, progress: Progress | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Embeds texts, each distinct one once; the arguments are those of `embed_inputs`.
-
-        Returns:
-            float32 `[texts, dim]` in the order given, `[0, dim]` for no texts; the lengths in
-            tokens, int `[texts]`; and whether a text was truncated, bool `[texts]`.
+        """Embeds texts, each distinct one once, to float32 `[texts, dim]` in the order given, `[0,
+        dim]` for no texts; with the lengths in tokens, int `[texts]`, and whether a text was
+        truncated, bool `[texts]`. For the other arguments see `embed_inputs`.
         """
         # Sorted, so that the batches, and so the last bits, depend only on the set of texts. If
         # there are none, an empty text is embedded to find the number of dimensions.
@@ -95,9 +91,8 @@ class Backend(abc.ABC):
 
 
 class FunctionBackend(Backend):
-    """Runs a function of n texts to float `[n, dim]`; another computes the hash of what it was made
-    from. Lengths are estimated, four bytes to a token, and no text counts as truncated: the
-    function tokenizes by itself, or not at all.
+    """Runs a function of n texts to float `[n, dim]`. Lengths are estimated, four bytes to a token,
+    and no text counts as truncated: the function tokenizes by itself, or not at all.
     """
 
     def __init__(
@@ -107,9 +102,9 @@ class FunctionBackend(Backend):
         batch_tokens: int,
         settings: Mapping[str, Any] | None = None,
     ):
-        super().__init__(batch_tokens, {"max_sequence_length": None, **(settings or {})})
+        settings = {"max_sequence_length": None, **(settings or {})}
+        super().__init__(batch_tokens, settings, fingerprint)
         self._encode = encode
-        self._fingerprint = fingerprint
 
     def read(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         sizes = np.array([len(text.encode()) for text in texts])
@@ -119,9 +114,6 @@ class FunctionBackend(Backend):
     def embed(self, inputs: np.ndarray, tokens: int) -> np.ndarray:
         return self._encode(inputs.tolist())
 
-    def fingerprint(self) -> str:
-        return self._fingerprint()
-
 
 def batch_by_length(
     lengths: np.ndarray,
@@ -129,16 +121,11 @@ def batch_by_length(
     batch_size: int | None = None,
     progress: Progress | None = None,
 ) -> Iterator[np.ndarray]:
-    """Batches inputs of similar lengths, the shortest first, and tells the progress after each.
+    """Yields batches of inputs of similar lengths, the shortest first, as the places of the inputs
+    by ascending length, and tells the progress after each.
 
-    Args:
-        lengths: tokens of each input, int `[inputs]`.
-        batch_tokens: most tokens in a batch, rows x longest row; a longer row is a batch alone.
-        batch_size: most rows in a batch; None for no such limit.
-        progress: see `Progress`.
-
-    Yields:
-        The places of each batch's inputs, by ascending length.
+    Of inputs with these lengths in tokens, int `[inputs]`, a batch has at most `batch_size`, or any
+    number, and at most `batch_tokens`, rows x longest row; a longer row is a batch alone.
     """
     order = np.argsort(lengths, kind="stable")
     lengths = lengths[order]

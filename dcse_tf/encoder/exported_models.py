@@ -55,10 +55,8 @@ def is_onnx(folder: pathlib.Path) -> bool:
 
 class OnnxFile:
     """The model of an export and the settings beside it, given the names of the inputs, int64
-    arrays, and of the output; `kind` is what messages expect, such as "an encoder".
-
-    Raises:
-        InputError: onnxruntime is not installed, or the model is damaged or another.
+    arrays, and of the output; `kind` is what messages expect, such as "an encoder". Raises
+    InputError if onnxruntime is not installed, or the model is damaged or another.
     """
 
     def __init__(self, folder: pathlib.Path, inputs: Sequence[str], output: str, kind: str):
@@ -117,8 +115,8 @@ class OnnxBackend(Backend):
         own = {"max_sequence_length": length, "prefix": vocabulary.prefix}
         written = {"compute_dtype": None, **self._file.written, **own}
         settings = {"compute_dtype": written["compute_dtype"], **_of_export(written)}
-        super().__init__(batch_tokens, settings)
-        self._facts = vocabulary.fingerprint(), length
+        facts = vocabulary.fingerprint(), length
+        super().__init__(batch_tokens, settings, functools.partial(self._file.fingerprint, *facts))
         self._tokenizer = TextTokenizer(vocabulary, length)
         self._unknown = UnknownTokens.of(vocabulary)
 
@@ -130,9 +128,6 @@ class OnnxBackend(Backend):
     def embed(self, inputs: TokenRows, tokens: int) -> np.ndarray:
         token_ids = inputs.to_table(tokens)
         return self._file.run(token_ids, token_ids != 0)
-
-    def fingerprint(self) -> str:
-        return self._file.fingerprint(*self._facts)
 
 
 def load_saved_model(folder: pathlib.Path, batch_tokens: int) -> FunctionBackend:

@@ -68,7 +68,7 @@ class EncoderGraph(Backend):
             "compute_dtype": compute_dtype,
             **({"prefix": vocabulary.prefix} if vocabulary.prefix else {}),
         }
-        super().__init__(batch_tokens, settings)
+        super().__init__(batch_tokens, settings, self._hash)
         self.bert = bert
         self.vocabulary = vocabulary
         self.tokenizer = vocabulary.make_tokenizer()
@@ -121,7 +121,7 @@ class EncoderGraph(Backend):
             return pooled
         return tf.cast(self.postprocessing(pooled), tf.float32)
 
-    def fingerprint(self) -> str:
+    def _hash(self) -> str:
         """SHA-256 over everything that the sentence embeddings depend on.
 
         It is a hash of values, not of files: an export has its checkpoint's fingerprint, unless it

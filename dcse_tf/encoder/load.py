@@ -16,10 +16,8 @@ from dcse_tf.reading.reranker_files import is_reranker
 
 def load_backend(options: ModelOptions, option: str = "model") -> Backend:
     """Loads an export, a run directory, a checkpoint or a baseline; messages name it by `option`.
-
-    Raises:
-        InputError: there is no such model; it is damaged; or it does not support a setting, such
-            as another pooling than it was fitted with or more positions than it has.
+    Raises InputError if there is no such model; it is damaged; or it does not support a setting,
+    such as another pooling than it was fitted with or more positions than it has.
     """
     folder = pathlib.Path(options.model)
     if (folder / "saved_model.pb").is_file():

@@ -169,11 +169,9 @@ class SentenceEncoder:
         normalize_embeddings: bool = False,
         batch_size: int | None = None,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Like `encode`, without its warning of truncated sentences.
-
-        Returns:
-            float32 `[n, dim]`; whether a sentence was truncated, bool `[n]`, False where the
-            backend cannot tell; and its length in tokens, int `[n]`.
+        """Like `encode`, without its warning of truncated sentences: float32 `[n, dim]`; whether a
+        sentence was truncated, bool `[n]`, False where the backend cannot tell; and its length in
+        tokens, int `[n]`.
         """
         embeddings, lengths, truncated = self.backend.embed_texts(sentences, batch_size, progress)
         if self._kept:

@@ -18,7 +18,6 @@ from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.prepare import VOCABULARY_FOLDER
 from dcse_tf.data.stream import Stream
 from dcse_tf.errors import InputError
-from dcse_tf.options import OptionError
 from dcse_tf.tasks.objective import START_ENCODER, Objective, build_objective
 from dcse_tf.tasks.spec import Setup
 from dcse_tf.tasks.train_options import ENCODER_SIZES, TrainOptions
@@ -167,17 +166,10 @@ def _add_encoder(setup: Setup, backbone: keras_hub.models.BertBackbone | None) -
         backbone = bert.build_backbone(config, options.dropout, options.compute_dtype)
         bert.initialize_weights(backbone.trainable_variables, options.seed)
 
-    longest, positions = setup.manifest.max_sequence_length, backbone.max_sequence_length
-    if longest > positions:
-        raise InputError(
-            f"`data_dir`={options.data_dir}: utterances of up to {longest} tokens, but the encoder "
-            f"has {positions} positions"
-        )
-    if (longest := options.longest_sequence(longest)) > positions:
-        raise OptionError(
-            f"`task`={options.task}: with these options its sequences have up to {longest} tokens, "
-            f"but the encoder has {positions} positions"
-        )
+    longest = options.longest_sequence(setup.manifest.max_sequence_length)
+    if longest > (positions := backbone.max_sequence_length):
+        why = f"with these options and data its sequences have up to {longest} tokens"
+        options.refuse("task", f"{why}, but the encoder has {positions} positions")
     if backbone.vocabulary_size < size:
         raise InputError(
             f"{folder}: {backbone.vocabulary_size} token embeddings for {size} entries of vocab.txt"

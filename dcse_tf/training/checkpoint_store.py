@@ -25,13 +25,9 @@ class CheckpointStore(Hook):
     only when it is complete and on disk, and is used only if its files match the manifest: if it
     was damaged later, the previous one is restored instead.
 
-    Args:
-        run_dir: the run's folder.
-        state: the objects to save.
-        keep: number of most recent checkpoints to keep.
-        every: steps between two checkpoints.
-        write: whether this process writes them; of several workers, only the first one does, and
-            without it no other can take the next step.
+    It saves the objects of `state` into the run's folder, at every so many steps and at the end,
+    and keeps some most recent checkpoints. Of several workers, only the first one may `write`, and
+    without it no other can take the next step.
     """
 
     def __init__(

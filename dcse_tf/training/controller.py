@@ -107,12 +107,10 @@ class Hook:
 
     A run calls `begin` once. It then repeats: `at_boundary` of the hooks whose boundary has come,
     the steps up to the next boundary of any hook, `after_steps` of all. At last it calls `end`.
-
-    Args:
-        every: steps between two boundaries, counted from the start of the run, which is one, as is
-            its end; 0 for no boundaries.
     """
 
+    # Steps between two boundaries, counted from the start of the run, which is one, as is its end;
+    # 0 for no boundaries.
     every: int
 
     def begin(self, step: int, resumed: bool) -> None:

@@ -23,18 +23,11 @@ def begin_run(
     """Records the settings and inputs of a run; if the run is resumed, compares them first.
 
     A run without a checkpoint has learnt nothing yet, so any of its options may still be changed.
-
-    Args:
-        options, given: the options, resolved and as the user gave them.
-        inputs: the result of `describe_inputs`.
-        write: whether this process writes; only one of several workers does.
-
-    Returns:
-        The options. A resumed run keeps the default `warmup_steps` that it was started with.
-
-    Raises:
-        InputError: an option or input that affects training has changed, or the directory has the
-            encoder of a training that ended, but no checkpoint.
+    Only one of several workers may `write`. Takes the options, resolved and as they were `given`,
+    and the `inputs` of `describe_inputs`. Returns the options: a resumed run keeps the default
+    `warmup_steps` that it was started with. Raises InputError if an option or input that affects
+    training has changed, or the directory has the encoder of a training that ended, but no
+    checkpoint.
     """
     run_dir = pathlib.Path(options.run_dir)
     path, folder = run_dir / CONFIG_FILE, run_dir / ENCODER_FOLDER

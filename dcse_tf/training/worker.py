@@ -29,10 +29,8 @@ class Worker:
 
 
 def read_worker(environment: Mapping[str, str] = os.environ) -> Worker:
-    """Reads from TF_CONFIG which worker this process is; without it, the only one.
-
-    Raises:
-        InputError: TF_CONFIG has the wrong form, or names tasks other than chief and worker.
+    """Reads from TF_CONFIG which worker this process is; without it, the only one. Raises
+    InputError if it has the wrong form, or names tasks other than chief and worker.
     """
     text = environment.get(VARIABLE, "").strip()
     if not text:

@@ -14,7 +14,7 @@ from dcse_tf.reading.matchers import build_matcher, write_matcher
 LAYERS, DIM, WIDE, POSITIONS = 2, 64, 256, 128
 EPSILON = 0.02  # other than BERT's own, and large enough to be seen
 WITH_END = VOCABULARY.with_end_of_turn()
-END = WITH_END.index("[EOT]")
+END = WITH_END.tokens.index("[EOT]")
 FIRST_TOKENS, SECOND_TOKENS = 14, 6
 
 

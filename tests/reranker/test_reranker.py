@@ -69,8 +69,8 @@ def expect(turns, response, speakers=None):
         ids(response),
         FIRST_TOKENS,
         SECOND_TOKENS,
-        WITH_END.index("[CLS]"),
-        WITH_END.index("[SEP]"),
+        WITH_END.cls_id,
+        WITH_END.sep_id,
         END,
     )
     tensors = make_tensors(speakers=speakers is not None)

@@ -189,7 +189,7 @@ def test_an_exported_tokenizer_reads_a_dialogue_as_training_does(start, tmp_path
     *turns, response = ["where is it", "it left our store", "ok"]
     texts = vocabulary.make_tokenizer().tokenize(tf.constant([*turns, response]), 99)
     *own, last = strip_ends(texts).to_list()
-    end, sep = vocabulary.index("[EOT]"), vocabulary.sep_id
+    end, sep = vocabulary.tokens.index("[EOT]"), vocabulary.sep_id
     first = [vocabulary.cls_id, *(i for turn in own for i in (*turn, end)), sep]
     library = transformers.AutoTokenizer.from_pretrained(tmp_path)
     found = library(" ".join(f"{turn} [EOT]" for turn in turns), response)["input_ids"]
