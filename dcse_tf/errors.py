@@ -25,7 +25,23 @@ class LockedError(OutputError):
 def first_line(error: Exception) -> str:
     """The first line of an error's message; below it, libraries add traces of their own code."""
     text = getattr(error, "message", None) or str(error)
-    return text.strip().splitlines()[0]
+    return next(iter(text.strip().splitlines()), repr(error))
+
+
+@contextlib.contextmanager
+def name_input(problem: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Turns errors of these kinds into InputError, whose message begins with the problem, such as
+    "a.json: cannot be read". An InputError stays as it is.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except kinds as error:
+        # These say too little without their names.
+        bare = isinstance(error, LookupError | TypeError | AttributeError)
+        reason = repr(error) if bare else first_line(error)
+        raise InputError(f"{problem}: {reason:.200}") from error
 
 
 # The packages of each extra in setup.py, by their names on PyPI, where dcse_tf itself is not.

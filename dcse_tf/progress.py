@@ -9,7 +9,7 @@ import pathlib
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Self
+from typing import Any
 
 from absl import logging as absl_logging
 from tqdm import tqdm
@@ -51,7 +51,7 @@ def _say(text: str) -> None:
     sys.stderr.flush()
 
 
-class Progress:
+class Progress(contextlib.AbstractContextManager["Progress"]):
     """Shows how much of a job is done, how fast it is, and the time left.
 
         with Progress("sentences", total=1000) as progress:
@@ -70,9 +70,6 @@ class Progress:
         style: dict[str, Any] = {"desc": unit, "unit": "", "leave": False, "dynamic_ncols": True}
         moves = sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel")
         self._bar = tqdm(total=total or None, initial=already, disable=not moves, **style)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

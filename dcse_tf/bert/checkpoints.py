@@ -13,7 +13,7 @@ import ijson
 
 from dcse_tf.bert.families import BUCKETS, FAMILIES, RELATIVE_BUCKETS, convert_config
 from dcse_tf.bert.sentence_modules import MODULES_FILE, PROMPTS_FILE, find_transformer
-from dcse_tf.errors import InputError
+from dcse_tf.errors import InputError, name_input
 from dcse_tf.files import hash_file, write_json
 from dcse_tf.input_files import find_package, read_json_object
 
@@ -122,13 +122,10 @@ def find_padding(folder: pathlib.Path) -> int:
     if not path.is_file():
         # The vocabularies of XLM-R and RoBERTa begin with <s>, <pad>.
         return int(any((folder / name).is_file() for name in VOCABULARY_FILES))
-    try:
-        with path.open("rb") as file:  # the vocabulary's many entries come after these
-            added = ijson.items(file, "added_tokens.item")
-            found = (int(x["id"]) for x in added if x["content"] in ("[PAD]", "<pad>"))
-            return next(found, 0)
-    except (OSError, ijson.JSONError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: expected a tokenizer: {error!r}") from error
+    kinds = OSError, ijson.JSONError, KeyError, TypeError, ValueError
+    with name_input(f"{path}: expected a tokenizer", *kinds), path.open("rb") as file:
+        added = ijson.items(file, "added_tokens.item")  # the vocabulary's many entries come later
+        return next((int(x["id"]) for x in added if x["content"] in ("[PAD]", "<pad>")), 0)
 
 
 def read_config(folder: pathlib.Path) -> dict[str, Any]:

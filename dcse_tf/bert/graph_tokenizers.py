@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 
 from dcse_tf.bert.vocabulary import PIECE, BytePair, SentencePiece, Vocabulary, WordPiece
-from dcse_tf.errors import InputError
+from dcse_tf.errors import name_input
 
 
 class Tokenizer(tf.Module):
@@ -31,13 +31,11 @@ class Tokenizer(tf.Module):
             self._pieces = tf_text.SentencepieceTokenizer(model, out_type=tf.int32)
             self._split = self._pieces.tokenize
 
-    def tokenize(self, texts: tf.Tensor, max_sequence_length: int) -> tf.RaggedTensor:
+    def tokenize(self, texts: tf.Tensor, length: int) -> tuple[tf.RaggedTensor, tf.Tensor]:
         """Token ids, int32 `[texts, (tokens)]`, of strings `[texts]`, UTF-8, with prefix, [CLS] and
-        [SEP], truncated to a length that includes these.
+        [SEP], truncated to a length that includes these; and whether each text was truncated, bool
+        `[texts]`.
         """
-        return self._tokenize(texts, max_sequence_length)[0]
-
-    def _tokenize(self, texts: tf.Tensor, length: int) -> tuple[tf.RaggedTensor, tf.Tensor]:
         if self._prefix:
             texts = tf.strings.join([self._prefix, texts])
         whole, ends = self._split(texts), tf.ones([tf.shape(texts)[0], 1], tf.int32)
@@ -47,12 +45,10 @@ class Tokenizer(tf.Module):
     def as_graph(
         self, max_sequence_length: int
     ) -> Callable[[tf.Tensor], tuple[tf.RaggedTensor, tf.Tensor]]:
-        """`tokenize` as one graph, which takes a tenth of the time for a few texts, and also tells
-        whether each text was truncated, bool `[texts]`.
-        """
+        """`tokenize` as one graph, which takes a tenth of the time for a few texts."""
         # Traced once, here: several models in a process would seem to trace it again and again.
         return tf.function(
-            lambda texts: self._tokenize(texts, max_sequence_length),
+            lambda texts: self.tokenize(texts, max_sequence_length),
             input_signature=[tf.TensorSpec([None], tf.string)],
             autograph=False,
         ).get_concrete_function()
@@ -84,7 +80,7 @@ def _split_words(vocabulary: WordPiece) -> _Splitter:
     from BERT's: it applies NFKC case folding when it lower-cases ("，" becomes ",", "ﬁ" becomes
     "fi", "ß" becomes "ss"), and it splits words at control characters, which BERT removes.
     """
-    try:
+    with name_input("the vocabulary cannot be used", RuntimeError):
         pieces = tf_text.FastBertTokenizer(
             vocab=list(vocabulary.tokens),
             suffix_indicator=PIECE,
@@ -93,8 +89,6 @@ def _split_words(vocabulary: WordPiece) -> _Splitter:
             unknown_token=vocabulary.special.unk,
             lower_case_nfd_strip_accents=False,
         )
-    except RuntimeError as error:
-        raise InputError(f"the vocabulary cannot be used: {error}") from error
 
     def split(texts: tf.Tensor) -> tf.RaggedTensor:
         texts = tf.strings.regex_replace(texts, _REMOVED, "")

@@ -12,7 +12,7 @@ import pathlib
 import numpy as np
 
 from dcse_tf.bert.tensor_files import read_tensor_file, write_tensor_file
-from dcse_tf.errors import InputError
+from dcse_tf.errors import InputError, name_input
 from dcse_tf.files import write_json
 from dcse_tf.input_files import parse_json, read_json_object
 
@@ -97,11 +97,10 @@ def _find_with(transformer: pathlib.Path, name: str) -> pathlib.Path | None:
 
 def _list_modules(path: pathlib.Path) -> list[tuple[str, str]]:
     """The (class name, folder) of every module, the transformer first."""
-    try:
+    problem = f"{path}: expected sentence-transformers' modules"
+    with name_input(problem, OSError, ValueError, KeyError, TypeError):
         content = parse_json(path.read_text(encoding="utf-8"))
         found = [(str(entry["type"]).rsplit(".", 1)[-1], str(entry["path"])) for entry in content]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path}: expected sentence-transformers' modules: {error!r}") from error
     for _, name in found:
         parts = pathlib.PurePath(name).parts
         if len(parts) > 1 or ".." in parts or name.startswith("/"):

@@ -6,7 +6,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from dcse_tf.errors import InputError, OutputError
+from dcse_tf.errors import InputError, OutputError, name_input
 
 
 def write_tensor_file(
@@ -29,10 +29,8 @@ def read_tensor_file(path: pathlib.Path, finite: bool = True) -> dict[str, np.nd
     """The arrays of a safetensors file; raises InputError if it cannot be read or, unless `finite`
     is False, holds a number that is not finite.
     """
-    try:
+    with name_input(f"{path}: cannot be read", OSError, safetensors.SafetensorError):
         tensors = safetensors.numpy.load_file(path)
-    except (OSError, safetensors.SafetensorError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
     for name, value in tensors.items() if finite else ():
         require_finite(value, name, str(path))
     return tensors

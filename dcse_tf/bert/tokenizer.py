@@ -18,7 +18,7 @@ from dcse_tf.bert.checkpoints import VOCABULARY_FILES, find_padding
 from dcse_tf.bert.families import is_relative
 from dcse_tf.bert.sentence_modules import read_prefix
 from dcse_tf.bert.vocabulary import PIECE, MPNetPieces, Subwords, Vocabulary, WordPiece
-from dcse_tf.errors import InputError
+from dcse_tf.errors import InputError, name_input
 from dcse_tf.input_files import parse_json, read_json_object
 
 _LONGEST_ENTRY = 256  # bytes; a limit of tensorflow-text's FastBertTokenizer
@@ -73,10 +73,9 @@ def _convert(path: pathlib.Path) -> Vocabulary:
     import transformers
 
     name = _CLASSES[path.name]
-    try:
+    # The library raises many kinds of errors, also Exception itself.
+    with name_input(f"{path}: cannot be read by {name}", Exception):
         tokenizer = getattr(transformers, name).from_pretrained(path.parent)
-    except Exception as error:  # the library raises many kinds, also Exception itself
-        raise InputError(f"{path}: cannot be read by {name}: {error}") from error
     return _parse(path, tokenizer.backend_tokenizer.to_str())
 
 
@@ -91,10 +90,8 @@ def number_as_written(vocabulary: Vocabulary, config: Mapping[str, Any]) -> Voca
 def _read_wordpiece(folder: pathlib.Path) -> WordPiece:
     """Reads `vocab.txt` and the casing of `tokenizer_config.json` (HuggingFace's names)."""
     path, config_path = folder / "vocab.txt", folder / "tokenizer_config.json"
-    try:
+    with name_input(f"{path}: not UTF-8", UnicodeDecodeError):
         text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8: {error.reason}") from error
     settings = read_json_object(config_path) if config_path.is_file() else {}
     lowercase = bool(settings.get("do_lower_case", True))
     expected = {"strip_accents": lowercase, "tokenize_chinese_chars": True, "unk_token": "[UNK]"}
@@ -137,7 +134,9 @@ def _parse(path: pathlib.Path, text: str) -> Vocabulary:
     """The vocabulary of a tokenizer.json, `path`, from its content; raises InputError if it is
     invalid, or tokenises in another way than BERT, RoBERTa or XLM-R.
     """
-    try:
+    with name_input(
+        f"{path}: expected a tokenizer", KeyError, TypeError, ValueError, AttributeError
+    ):
         content = parse_json(text)
         model, normalizer = content["model"], content["normalizer"] or {}
         # Files of old libraries do not say that they have byte pairs.
@@ -171,10 +170,6 @@ def _parse(path: pathlib.Path, text: str) -> Vocabulary:
             vocabulary = kinds.BytePair(_order(path, tokens), False, merges)
         else:
             raise InputError(f"{path}: model {kind!r:.40}, expected WordPiece, Unigram or BPE")
-    except InputError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"{path}: expected a tokenizer: {error!r:.200}") from error
     _check_settings(path, content, vocabulary)
     return vocabulary
 
@@ -210,10 +205,8 @@ def _check_settings(path: pathlib.Path, content: dict[str, Any], vocabulary: Voc
     same = {name: entries[name] for name in ("vocab", "merges", "unk_id") if name in entries}
     without = dict.fromkeys(("truncation", "padding", "post_processor", "decoder"))
     changed = {**content, **without, "added_tokens": [], "model": {**content["model"], **same}}
-    try:
+    with name_input(f"{path}: expected a tokenizer", Exception):  # the library raises that itself
         theirs = tokenizers.Tokenizer.from_str(json.dumps(changed))
-    except Exception as error:  # the library raises Exception itself
-        raise InputError(f"{path}: expected a tokenizer: {error}") from error
     for probe in _PROBES:
         found, expected = (x.encode(probe, add_special_tokens=False).tokens for x in (theirs, ours))
         if found != expected:

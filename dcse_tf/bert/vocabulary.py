@@ -102,13 +102,9 @@ class Vocabulary(abc.ABC):
         return tuple(i for i, token in enumerate(self.tokens) if token in special)
 
     @property
-    def has_end_of_turn(self) -> bool:
-        return self.tokens[-1] == END_OF_TURN
-
-    @property
     def text_tokens(self) -> tuple[str, ...]:
         """The entries without a final [EOT], which no text contains."""
-        return self.tokens[:-1] if self.has_end_of_turn else self.tokens
+        return self.tokens[:-1] if self.tokens[-1] == END_OF_TURN else self.tokens
 
     def with_end_of_turn(self) -> Self:
         """This vocabulary with [EOT] added as its last entry, unless it has one."""
@@ -166,7 +162,7 @@ class Vocabulary(abc.ABC):
             ],
         )
         tokenizer.add_special_tokens(list(special))
-        if self.has_end_of_turn:
+        if self.tokens[-1] == END_OF_TURN:
             # Not as a special token, since those are split in texts, see `write_tokenizer`.
             # It takes the spaces around it, so that a turn begins as the text that it is.
             end = tokenizers.AddedToken(END_OF_TURN, normalized=False, lstrip=True, rstrip=True)

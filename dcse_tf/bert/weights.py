@@ -35,6 +35,8 @@ SPEAKER_TABLE = "embeddings.speaker_embeddings.weight"
 SPEAKERS = 2  # the response's speaker, and everyone else
 _WEIGHTS_FILE = "model.safetensors"
 _BY_TOKEN = ("embeddings.word_embeddings.weight", "cls.predictions.bias")
+# A model is read several times, such as for its fingerprint.
+_warn_once = functools.cache(logging.warning)
 _IN_LAYER = re.compile(r"encoder\.layer\.(\d+)\.")
 # What encoders are stored with and do not need: the pooler, heads that predict tokens or the next
 # sentence, and tables of the numbers 0, 1, 2, ... and of zeros.
@@ -160,13 +162,8 @@ def read_bert_tensors(
         )
     if unknown := sorted(name for name in rest if not _NOT_NEEDED.match(name)):
         more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
-        _warn_once(f"{folder}: these tensors are not used: {', '.join(unknown[:5])}{more}")
+        _warn_once("%s", f"{folder}: these tensors are not used: {', '.join(unknown[:5])}{more}")
     return found
-
-
-@functools.cache  # a model is read several times, such as for its fingerprint
-def _warn_once(message: str) -> None:
-    logging.warning("%s", message)
 
 
 def _take(

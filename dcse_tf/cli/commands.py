@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from dcse_tf import progress
 from dcse_tf.arguments import list_presets, load, parse_flags
 from dcse_tf.cli.help import HELP, as_flags, describe_job, list_jobs, one_line
-from dcse_tf.errors import EXIT_STATUS, InputError, name_missing_tensorflow
+from dcse_tf.errors import EXIT_STATUS, InputError, name_input, name_missing_tensorflow
 from dcse_tf.files import atomic_file
 from dcse_tf.input_files import BadLines, read_lines, resolve_inputs
 from dcse_tf.options import OptionError, Options, show
@@ -137,10 +137,8 @@ def _read_queries() -> Iterator[str]:
     if sys.stdin.isatty():
         print("a query a line, please; Ctrl-D ends", file=sys.stderr)
     for number, raw in enumerate(iter(sys.stdin.buffer.readline, b""), start=1):
-        try:
+        with name_input(f"standard input:{number}: not UTF-8", UnicodeDecodeError):
             query = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            raise InputError(f"standard input:{number}: not UTF-8: {error.reason}") from error
         yield query
 
 

@@ -14,7 +14,7 @@ from dcse_tf.bert.tensor_files import read_tensor_file
 from dcse_tf.bert.token_rows import TextTokenizer, TokenRows, UnknownTokens
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.encoder.backend import Backend, FunctionBackend, hash_arrays, normalize
-from dcse_tf.errors import InputError, require
+from dcse_tf.errors import InputError, name_input, require
 from dcse_tf.files import hash_bytes, hash_file
 from dcse_tf.input_files import read_json_object
 from dcse_tf.machine import count_threads
@@ -69,10 +69,9 @@ class OnnxFile:
         # Threads that spin while they wait for work take the cores from threads that have some.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         settings = {"providers": ["CPUExecutionProvider"], "disabled_optimizers": _LEFT_OUT}
-        try:
+        # Neither onnxruntime's exceptions nor those of tokenizers have a common base class.
+        with name_input(f"{self._path}: onnxruntime cannot read it", Exception):
             self._session = onnxruntime.InferenceSession(str(self._path), options, **settings)
-        except Exception as error:  # onnxruntime's exceptions have no common base class
-            raise InputError(f"{self._path}: onnxruntime cannot read it: {error}") from error
 
         takes = {value.name for value in self._session.get_inputs()}
         gives = {value.name for value in self._session.get_outputs()}
@@ -176,10 +175,8 @@ def load_static(folder: pathlib.Path) -> FunctionBackend:
         table = table * tensors["weights"].astype(np.float32)[:, None]
 
     path = folder / "tokenizer.json"
-    try:
+    with name_input(f"{path}: not a tokenizer that can be read", Exception):
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library's exceptions have no common base class
-        raise InputError(f"{path}: not a tokenizer that can be read: {error}") from error
     if tokenizer.get_vocab_size() > len(table):
         raise InputError(
             f"{path}: {tokenizer.get_vocab_size()} tokens, and {len(table)} token vectors"

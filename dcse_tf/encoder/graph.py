@@ -2,6 +2,7 @@
 baseline that was fitted to one.
 """
 
+import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,61 +32,39 @@ _CHUNK = 1000  # contexts whose token embeddings are held in memory at a time
 _ROWS = 16  # contexts matched at a time
 
 
+@dataclasses.dataclass(eq=False)
 class EncoderGraph(Backend):
     """Tokenizer, BERT and pooling, as they are trained, evaluated, exported and served.
 
     The weights may change between calls, as they do during training.
-
-    Args:
-        bert: see `build_bert_encoder`; or a `FusedBert`, which is faster.
-        vocabulary: the BERT's vocabulary.
-        max_sequence_length: longest sentence in tokens; the rest is cut off.
-        pooling: "mean" over the last layer's real tokens, including [CLS] and [SEP], or "cls".
-        postprocessing: a layer applied to the pooled embeddings, float `[n, dim]` to `[n, k]`.
-        matching: the form of the matching similarity.
-        source: the checkpoint folder of the weights; None while they are being trained.
-        postprocessing_fingerprint: a hash of what the postprocessing computes.
-        batch_tokens: see `Backend`.
-        compute_dtype: what `bert` computes in, for `settings`.
     """
 
-    def __init__(
-        self,
-        bert: Callable[..., tf.Tensor],
-        vocabulary: Vocabulary,
-        max_sequence_length: int,
-        pooling: str,
-        postprocessing: keras.layers.Layer | None = None,
-        matching: equations.MatchingForm = equations.PAPER,
-        source: pathlib.Path | None = None,
-        postprocessing_fingerprint: str = "",
-        batch_tokens: int = BATCH_TOKENS,
-        compute_dtype: str = "float32",
-    ):
-        settings = {
-            "max_sequence_length": max_sequence_length,
-            "pooling": pooling,
-            "compute_dtype": compute_dtype,
-            **({"prefix": vocabulary.prefix} if vocabulary.prefix else {}),
-        }
-        super().__init__(batch_tokens, settings, self._hash)
-        self.bert = bert
-        self.vocabulary = vocabulary
-        self.tokenizer = vocabulary.make_tokenizer()
-        self.max_sequence_length = max_sequence_length
-        self.pooling = pooling
-        self.postprocessing = postprocessing
-        self.matching = matching
-        self.source = source
-        self.postprocessing_fingerprint = postprocessing_fingerprint
+    bert: Callable[..., tf.Tensor]  # see `build_bert_encoder`; or a `FusedBert`, which is faster
+    vocabulary: Vocabulary
+    max_sequence_length: int  # longest sentence in tokens; the rest is cut off
+    pooling: str  # "mean" over the last layer's real tokens, including [CLS] and [SEP], or "cls"
+    # Applied to the pooled embeddings, float `[n, dim]` to `[n, k]`.
+    postprocessing: keras.layers.Layer | None = None
+    matching: equations.MatchingForm = equations.PAPER  # the form of the matching similarity
+    source: pathlib.Path | None = None  # the weights' checkpoint; None while they are being trained
+    postprocessing_fingerprint: str = ""  # a hash of what the postprocessing computes
+    batch_tokens: int = BATCH_TOKENS
+    compute_dtype: str = "float32"  # what `bert` computes in
+
+    def __post_init__(self) -> None:
+        names = "max_sequence_length", "pooling", "compute_dtype"
+        settings = {name: getattr(self, name) for name in names}
+        settings |= {"prefix": self.vocabulary.prefix} if self.vocabulary.prefix else {}
+        super().__init__(self.batch_tokens, settings, self._hash)
+        self.tokenizer = self.vocabulary.make_tokenizer()
         # With postprocessing, which was fitted to sentence embeddings, there is no matching; nor
         # heads, or with [CLS], on whose embeddings they were not trained.
-        if not postprocessing:
+        if not self.postprocessing:
             self.match = self.score
-            if source and pooling == "mean":
-                self.heads = read_heads(source)
-        self._unknown = UnknownTokens.of(vocabulary)
-        self._tokenize = self.tokenizer.as_graph(max_sequence_length)
+            if self.source and self.pooling == "mean":
+                self.heads = read_heads(self.source)
+        self._unknown = UnknownTokens.of(self.vocabulary)
+        self._tokenize = self.tokenizer.as_graph(self.max_sequence_length)
         ids = [tf.TensorSpec([None, None], tf.int32)]
         self._pool, self._encode = (
             tf.function(compute, input_signature=ids, autograph=False)
@@ -95,7 +74,7 @@ class EncoderGraph(Backend):
 
     def tokenize(self, sentences: tf.Tensor) -> tf.RaggedTensor:
         """Tokenizes strings `[n]` to token ids, int32 `[n, (tokens)]`."""
-        return self.tokenizer.tokenize(sentences, self.max_sequence_length)
+        return self.tokenizer.tokenize(sentences, self.max_sequence_length)[0]
 
     def encode_tokens(
         self, token_ids: tf.Tensor, padding_mask: tf.Tensor | None = None

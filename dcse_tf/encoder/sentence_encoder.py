@@ -1,5 +1,6 @@
 """The encoder class that all jobs use: embeds sentences and scores responses."""
 
+import dataclasses
 import functools
 import itertools
 import os
@@ -21,6 +22,7 @@ from dcse_tf.matching.head_files import HeadMaps, project
 from dcse_tf.progress import Progress
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class SentenceEncoder:
     """An encoder of any kind: a run's, a checkpoint, an export or a fitted baseline.
 
@@ -28,27 +30,21 @@ class SentenceEncoder:
         embeddings = encoder.encode(["where is my parcel", "it left today"])
         scores = encoder.similarity(["where is my parcel"], ["it left today", "i like coffee"])
 
-    Args:
-        backend: computes the embeddings.
-        name: the name that messages use for the model.
-        truncate_dim: how many dimensions of an embedding are kept; 0 for all.
-
-    Attributes:
-        backend, name: as given.
-
-    Raises:
-        InputError: embeddings have fewer than `truncate_dim` dimensions.
+    Raises InputError if embeddings have fewer than `truncate_dim` dimensions.
     """
 
-    def __init__(self, backend: Backend, name: str = "the encoder", truncate_dim: int = 0):
-        self.backend = backend
-        self.name = name
-        if truncate_dim and truncate_dim > self._full_dim:
+    backend: Backend  # computes the embeddings
+    name: str = "the encoder"  # what messages call the model
+    truncate_dim: int = 0  # how many dimensions of an embedding are kept; 0 for all
+
+    def __post_init__(self) -> None:
+        kept = self.truncate_dim
+        if kept and kept > self._full_dim:
             raise InputError(
-                f"`truncate_dim`={truncate_dim}: {name} has only {self._full_dim} dimensions"
+                f"`truncate_dim`={kept}: {self.name} has only {self._full_dim} dimensions"
             )
         # Keeping all dimensions is the same as no truncation.
-        self._kept = truncate_dim if truncate_dim and truncate_dim < self._full_dim else 0
+        self._kept = kept if kept and kept < self._full_dim else 0
 
     @classmethod
     def load(

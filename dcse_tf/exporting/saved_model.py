@@ -97,7 +97,7 @@ def serve_reranker(folder: scorers.RerankerFolder) -> tf.Module:
     def score(context: tf.Tensor, candidates: tf.Tensor) -> dict[str, tf.Tensor]:
         strings, turns, responses = _list_texts(context, candidates)
         # Not truncated here, since a long context is truncated at its start as a whole.
-        texts = strip_ends(tokenizer.tokenize(strings, _NO_LIMIT))
+        texts = strip_ends(tokenizer.tokenize(strings, _NO_LIMIT)[0])
 
         # The id of every token of the contexts, and its speaker, 0 for that of the response and
         # else 1: int32 [n, (tokens), 2].

@@ -33,6 +33,7 @@ class Ranked:
     score: float  # a logit, higher is better; its sigmoid is the probability
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class Reranker:
     """A cross-encoder, which reads a context and a response together and scores the response.
 
@@ -45,31 +46,17 @@ class Reranker:
 
     A score is a logit: `1 / (1 + exp(-score))` is the probability that the response belongs to the
     context. Probabilities of the best of many candidates would round to 1 and tie.
-
-    Args:
-        scorer: scores sequences of token ids.
-        settings: the model's settings.
-        vocabulary: the model's vocabulary, which has [EOT].
-        name: the name that messages use for the model.
-        batch_tokens: most tokens in a batch, including padding.
-
-    Attributes:
-        name, batch_tokens: as given.
     """
 
-    def __init__(
-        self,
-        scorer: scorers.Scorer,
-        settings: RerankerSettings,
-        vocabulary: Vocabulary,
-        name: str = "the re-ranker",
-        batch_tokens: int = BATCH_TOKENS,
-    ):
-        self.name = name
-        self.batch_tokens = batch_tokens
-        self._scorer = scorer
-        self._settings = settings
-        self._rule = make_rule(vocabulary, settings.first_tokens, settings.second_tokens)
+    scorer: scorers.Scorer  # scores sequences of token ids
+    model: RerankerSettings  # what the model was trained with
+    vocabulary: Vocabulary  # which has [EOT]
+    name: str = "the re-ranker"  # what messages call it
+    batch_tokens: int = BATCH_TOKENS  # most tokens in a batch, including padding
+
+    def __post_init__(self) -> None:
+        vocabulary, limits = self.vocabulary, (self.model.first_tokens, self.model.second_tokens)
+        self._rule = make_rule(vocabulary, *limits)
         self._split = vocabulary.with_prefix("").make_split()
         self._unknown = UnknownTokens(vocabulary.unk_id, vocabulary.special.unk)
 
@@ -121,11 +108,11 @@ class Reranker:
     @property
     def settings(self) -> dict[str, Any]:
         """The re-ranker's settings."""
-        return {**dataclasses.asdict(self._settings), **self._scorer.settings}
+        return {**dataclasses.asdict(self.model), **self.scorer.settings}
 
     def fingerprint(self) -> str:
         """A hash of everything the scores depend on, except for the compute dtype."""
-        return self._scorer.fingerprint()
+        return self.scorer.fingerprint()
 
     def rank(
         self,
@@ -192,7 +179,7 @@ class Reranker:
         if len(turns) != len(texts):
             raise ValueError(f"candidates: {len(texts)} lists for {len(turns)} contexts")
         read = _read_contexts(turns, roles, responders)
-        if not self._settings.speakers:
+        if not self.model.speakers:
             read = [(context, (0,) * len(context)) for context, _ in read]
 
         asked = [(context, text) for context, group in zip(read, texts) for text in group]
@@ -227,7 +214,7 @@ class Reranker:
         progress = Progress("tokens").update if show_progress else None
         for part in batch_by_length(lengths, self.batch_tokens, progress=progress):
             batch = [(firsts[pairs[place][0]], seconds[pairs[place][1]]) for place in part]
-            scores[part] = self._scorer.score(self._make_sequences(batch, int(lengths[part[-1]])))
+            scores[part] = self.scorer.score(self._make_sequences(batch, int(lengths[part[-1]])))
         return scores
 
     def _make_sequences(

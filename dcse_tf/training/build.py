@@ -145,8 +145,9 @@ def build_training(
             WarmupDecay(options.learning_rate, options.warmup_steps, options.decay, options.steps),
             options.weight_decay,
         )
-    clip_norm, seed = options.clip_norm, options.seed
-    trainer = Trainer(strategy, objective.model, optimizer, clip_norm, stop_asked, seed)
+    asked = tf.Variable(False, trainable=False) if stop_asked is None else stop_asked
+    settings = options.clip_norm, asked, options.seed
+    trainer = Trainer(strategy, objective.model, optimizer, *settings)
     return Training(**vars(objective), trainer=trainer, stream=stream)
 
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 from absl import logging
 
 from dcse_tf import files
-from dcse_tf.errors import InputError, OutputError, first_line
+from dcse_tf.errors import InputError, OutputError, first_line, name_input
 from dcse_tf.evaluation.metrics import CANDIDATES, PROJECTED
 from dcse_tf.input_files import read_json_object
 from dcse_tf.progress import Progress
@@ -251,10 +251,8 @@ def read_kept(folder: pathlib.Path) -> Kept:
     path = folder / _RECORD_FILE
     content = read_json_object(path, "the record of a trained encoder")
     names = {field.name for field in dataclasses.fields(Kept)}
-    try:
+    with name_input(f"{path}: not the record of a trained encoder", TypeError):
         return Kept(**{name: content[name] for name in names & content.keys()})
-    except TypeError as error:
-        raise InputError(f"{path}: not the record of a trained encoder: {error}") from error
 
 
 def format_table(scores: Scores) -> str:

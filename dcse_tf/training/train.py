@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import pathlib
 
 import keras
@@ -76,16 +77,10 @@ def _make_hooks(training: Training, run_dir: pathlib.Path, scored: tf.Variable) 
     """The hooks of the chief worker, without the checkpoints."""
     options, optimizer = training.setup.options, training.trainer.optimizer
     summaries = SummaryWriter(run_dir / "tensorboard")
-    evaluation = Evaluate(
-        options.eval_every,
-        make_dev_evaluation(training),
-        summaries,
-        scored,
-        run_dir / ENCODER_FOLDER,
-        options.best_metric,
-        lambda folder: options.write_encoder(training, folder),
-        lower_is_better=options.best_metric.endswith("loss"),
-    )
+    evaluate, metric = make_dev_evaluation(training), options.best_metric
+    best = run_dir / ENCODER_FOLDER, metric, functools.partial(options.write_encoder, training)
+    less = metric.endswith("loss")
+    evaluation = Evaluate(options.eval_every, evaluate, summaries, scored, *best, less)
     rate = lambda: float(optimizer.learning_rate)  # noqa: E731
     return [evaluation, Report(options.log_every, summaries, options, rate)]
 

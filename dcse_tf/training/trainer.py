@@ -1,5 +1,6 @@
 """The inner loop of training: devices, optimizer and training steps."""
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -125,37 +126,27 @@ def seed_dropout(model: keras.Model, seed: int, step: int | tf.Tensor) -> None:
         state.assign(tf.cast(value, state.dtype))
 
 
+@dataclasses.dataclass(eq=False)
 class Trainer:
     """Runs optimizer steps; knows nothing of tasks, checkpoints or summaries.
 
     It follows the gradient of the objective, which is a sum over the replicas' rows. Gradients and
     metrics are summed over the replicas in one message, and each replica clips and applies them. So
     the result does not depend on how the rows are divided among the replicas.
-
-    Args:
-        strategy: as `make_strategy` returns it; model and optimizer were made in its scope.
-        model: the training model, see `dcse_tf.tasks.objective.Objective`.
-        optimizer, clip_norm, seed: the optimizer, the largest norm of its gradient, and the seed of
-            the dropout masks.
-        stop_asked: bool variable; if it is set on any worker, all workers stop after the same step.
     """
 
-    def __init__(
-        self,
-        strategy: tf.distribute.Strategy,
-        model: keras.Model,
-        optimizer: keras.optimizers.Optimizer,
-        clip_norm: float,
-        stop_asked: tf.Variable | None = None,
-        seed: int = 0,
-    ):
-        self.strategy, self.model, self.optimizer = strategy, model, optimizer
-        self._names = tuple(model.output)
-        self._clip_norm, self._seed = clip_norm, seed
-        self._stop_asked = tf.Variable(False, trainable=False) if stop_asked is None else stop_asked
-        self._variables = [variable.value for variable in model.trainable_variables]
-        with strategy.scope():
-            optimizer.build(model.trainable_variables)
+    strategy: tf.distribute.Strategy  # of `make_strategy`; model and optimizer are in its scope
+    model: keras.Model  # the training model, see `dcse_tf.tasks.objective.Objective`
+    optimizer: keras.optimizers.Optimizer
+    clip_norm: float  # the largest norm of the gradient
+    stop_asked: tf.Variable  # bool; if it is set on any worker, all stop after the same step
+    seed: int = 0  # of the dropout masks
+
+    def __post_init__(self) -> None:
+        self._names = tuple(self.model.output)
+        self._variables = [variable.value for variable in self.model.trainable_variables]
+        with self.strategy.scope():
+            self.optimizer.build(self.model.trainable_variables)
 
     def train(self, iterator: Iterator[Any], num_steps: int) -> dict[str, float]:
         """Takes `num_steps` steps, or fewer if a stop is requested or the loss diverges.
@@ -202,9 +193,9 @@ class Trainer:
         return totals
 
     def _step(self, batch: Tensors) -> Tensors:
-        seed_dropout(self.model, self._seed, self.optimizer.iterations)
+        seed_dropout(self.model, self.seed, self.optimizer.iterations)
         gradients, sums = self.compute_gradients(batch)
-        gradients, norm = tf.clip_by_global_norm(gradients, self._clip_norm)
+        gradients, norm = tf.clip_by_global_norm(gradients, self.clip_norm)
         self.optimizer.apply(gradients, self.model.trainable_variables)
         return {**sums, "gradient_norm": norm, "steps": tf.ones([])}
 
@@ -222,7 +213,7 @@ class Trainer:
         # The gradients of embeddings are tf.IndexedSlices.
         own = [tf.convert_to_tensor(gradient) for gradient in own]
         sums = {name: sums[name] for name in self._names}
-        sums["stopped"] = tf.cast(self._stop_asked.read_value(), tf.float32)
+        sums["stopped"] = tf.cast(self.stop_asked.read_value(), tf.float32)
         *gradients, totals = tf.distribute.get_replica_context().all_reduce(
             tf.distribute.ReduceOp.SUM, [*own, tf.stack(list(sums.values()))]
         )

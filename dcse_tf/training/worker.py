@@ -4,7 +4,7 @@ import dataclasses
 import os
 from collections.abc import Mapping
 
-from dcse_tf.errors import InputError
+from dcse_tf.errors import InputError, name_input
 from dcse_tf.input_files import parse_json
 
 VARIABLE = "TF_CONFIG"
@@ -35,7 +35,7 @@ def read_worker(environment: Mapping[str, str] = os.environ) -> Worker:
     text = environment.get(VARIABLE, "").strip()
     if not text:
         return Worker()
-    try:
+    with name_input(_EXPECTED, ValueError, LookupError, TypeError, AttributeError):
         config = parse_json(text)
         cluster, task = config["cluster"], config["task"]
         # TensorFlow numbers a chief, if there is one, before the workers.
@@ -45,8 +45,6 @@ def read_worker(environment: Mapping[str, str] = os.environ) -> Worker:
         own = cluster[task["type"]][number]
         if number < 0 or not all(isinstance(a, str) and ":" in a for a in addresses):
             raise ValueError(addresses)
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-        raise InputError(_EXPECTED) from error
     if others := sorted(cluster.keys() - {"chief", "worker"}):
         raise InputError(f"{VARIABLE}: {', '.join(others)}: expected only workers")
     return Worker(before + number, len(addresses), own)

@@ -57,7 +57,7 @@ def test_saving_and_loading_is_exact(folder):
 def test_token_embeddings_agree_with_the_converter_of_keras_hub(minilm):
     tokenizer = read_vocabulary(MINILM).make_tokenizer()
     sentences = ["Where is my parcel?", "It left our store today, thanks.", "ok"]
-    token_ids = tokenizer.tokenize(tf.constant(sentences), 32).to_tensor()
+    token_ids = tokenizer.tokenize(tf.constant(sentences), 32)[0].to_tensor()
     mask = token_ids != 0
     found = bert.build_bert_encoder(minilm)({"token_ids": token_ids, "padding_mask": mask})
     converted = keras_hub.models.BertBackbone.from_preset(str(MINILM))

@@ -57,7 +57,7 @@ def expected(bert):
 def alone(bert):
     """Token embeddings of a text by itself."""
     tokenizer = VOCABULARY.make_tokenizer()
-    return lambda text: encode_alone(bert, tokenizer.tokenize([text], 128).to_list()[0])
+    return lambda text: encode_alone(bert, tokenizer.tokenize([text], 128)[0].to_list()[0])
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 12, 30, 4096])

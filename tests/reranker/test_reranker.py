@@ -112,13 +112,13 @@ def test_speakers_alternate_unless_roles_say_who_speaks(rerankers):
 
 def test_each_distinct_pair_of_texts_and_speakers_is_computed_once(rerankers, monkeypatch):
     reranker, rows = rerankers[True], []
-    score = reranker._scorer.score
+    score = reranker.scorer.score
 
     def count(sequences):
         rows.append(len(sequences["token_ids"]))
         return score(sequences)
 
-    monkeypatch.setattr(reranker._scorer, "score", count)
+    monkeypatch.setattr(reranker.scorer, "score", count)
     reranker.score([["ok"], ["thanks"], ["ok"]], [["a", "i", "a"], ["a"], ["i", "my", ""]])
     assert sum(rows) == 4
     rows.clear()

@@ -71,7 +71,7 @@ def stop_at(monkeypatch, block):
 def test_rows_are_those_of_the_lines_alone(bert, config, tmp_path):
     """Each line alone, unpadded, through the Keras model; the mean over its tokens."""
     encoder = build_bert_encoder(bert)
-    ids = VOCABULARY.make_tokenizer().tokenize(LINES, 128).to_list()
+    ids = VOCABULARY.make_tokenizer().tokenize(LINES, 128)[0].to_list()
     expected = np.array([reference.mean_of_rows(encode_alone(encoder, row)) for row in ids])
     packed = tmp_path / "in.txt.gz"  # with Windows' line ends, and none after the last line
     packed.write_bytes(gzip.compress("\r\n".join(LINES).encode()))

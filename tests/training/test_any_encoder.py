@@ -101,7 +101,7 @@ def test_the_exported_tokenizer_gives_the_ids_of_the_exported_weights(trained, t
     )
     export(options)
     theirs = AutoTokenizer.from_pretrained(folder)
-    ours = read_vocabulary(folder).make_tokenizer().tokenize(tf.constant(TEXTS), 16)
+    ours = read_vocabulary(folder).make_tokenizer().tokenize(tf.constant(TEXTS), 16)[0]
     texts = [PREFIX + text for text in TEXTS]
     assert theirs(texts, truncation=True)["input_ids"] == ours.to_list()
     assert json.loads((folder / "config_sentence_transformers.json").read_text())["prompts"] == {
@@ -187,7 +187,7 @@ def test_an_exported_tokenizer_reads_a_dialogue_as_training_does(start, tmp_path
     vocabulary = read_vocabulary(start).with_end_of_turn()
     vocabulary.write_tokenizer(tmp_path, 99)
     *turns, response = ["where is it", "it left our store", "ok"]
-    texts = vocabulary.make_tokenizer().tokenize(tf.constant([*turns, response]), 99)
+    texts = vocabulary.make_tokenizer().tokenize(tf.constant([*turns, response]), 99)[0]
     *own, last = strip_ends(texts).to_list()
     end, sep = vocabulary.tokens.index("[EOT]"), vocabulary.sep_id
     first = [vocabulary.cls_id, *(i for turn in own for i in (*turn, end)), sep]
@@ -199,7 +199,9 @@ def test_an_exported_tokenizer_reads_a_dialogue_as_training_does(start, tmp_path
 @pytest.mark.parametrize("start", ["roberta", "xlm-roberta"], indirect=True)
 def test_what_follows_a_prefix_is_the_whole_text(start):
     vocabulary = read_vocabulary(start).with_prefix(PREFIX)
-    ids = vocabulary.make_tokenizer().tokenize(tf.constant(["it left our store"]), 99).to_list()[0]
+    ids = (
+        vocabulary.make_tokenizer().tokenize(tf.constant(["it left our store"]), 99)[0].to_list()[0]
+    )
     own = [vocabulary.tokens[i] for i in ids[1 + vocabulary.count_prefix() : -1]]
     assert vocabulary.make_fast().decoder.decode(own).strip() == "it left our store"
 
