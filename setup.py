@@ -51,7 +51,6 @@ setup(
         "absl-py>=2.0,<3",
         "filelock>=4.2,<5",
         "huggingface_hub>=1.0,<3",
-        "ijson>=3.3,<4",
         "Jinja2>=3.1,<4",
         f"keras>=3.15,<3.16; {GRAPH}",
         f"keras-hub>=0.32,<0.33; {GRAPH}",

@@ -87,10 +87,14 @@ def name_missing_tensorflow(what: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def name_output(path: pathlib.Path) -> Iterator[None]:
-    """Turns write errors that name no file, such as those of a full disk, into OutputError."""
+def name_output(path: pathlib.Path, *kinds: type[Exception]) -> Iterator[None]:
+    """Turns write errors that name no file, such as those of a full disk, and errors of the kinds
+    given into OutputError.
+    """
     try:
         yield
+    except kinds as error:
+        raise OutputError(f"{path}: cannot be written: {first_line(error)}") from error
     except OSError as error:
         # Errors of system calls have an errno; NumPy raises a plain OSError after an incomplete
         # write. Other subclasses, such as that of a killed worker process, are no write errors.

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from absl import logging
 
-from dcse_tf.errors import InputError
+from dcse_tf.errors import InputError, name_input
 
 _UNPACKERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 # How a text in an encoding other than plain UTF-8 may begin; that of UTF-32 begins with UTF-16's.
@@ -175,12 +175,11 @@ def parse_json(text: str | bytes) -> Any:
 
 def read_json_object(path: pathlib.Path, what: str = "a JSON object") -> dict[str, Any]:
     """Reads a small JSON file; raises InputError if it is not `what`, which is an object."""
-    try:
+    with (
+        name_input(f"{path}: not {what}", ValueError),
+        name_input(f"{path}: cannot be read", OSError),
+    ):
         content = parse_json(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{path}: not {what}: {error}") from error
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise InputError(f"{path}: not {what}: found {content!r:.40}")
     return content

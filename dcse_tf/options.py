@@ -18,8 +18,8 @@ import typing
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, ClassVar, Literal, NoReturn, Self
 
-from dcse_tf.errors import InputError
-from dcse_tf.input_files import parse_json, resolve_inputs
+from dcse_tf.errors import InputError, name_input
+from dcse_tf.input_files import is_encodable, read_json_object, resolve_inputs
 
 # The ranges of TensorFlow's int32 and float32.
 _LARGEST_INT = 2**31 - 1
@@ -103,13 +103,11 @@ class Options:
 
     A subclass gives an inherited option another default by a plain value, `epochs: float = 10.0`.
     Everything else about the option stays.
-
-    Attributes:
-        variants: for a class that stands for several, such as the options of `train`: the option
-            that chooses among them, and the registry of what it chooses, each entry with its `help`
-            and the class of its `options`.
     """
 
+    # For a class that stands for several, such as the options of `train`: the option that chooses
+    # among them, and the registry of what it chooses, each entry with its `help` and the class of
+    # its `options`.
     variants: ClassVar[tuple[str, Mapping[str, Any]] | None] = None
 
     def __init_subclass__(cls, group: str = "") -> None:
@@ -241,7 +239,7 @@ class Options:
             expected = f"at most {_LARGEST_INT}"
         elif kind is tuple and not all(value):
             expected = "no empty entry"
-        elif not all(_is_plain(text) for text in texts if isinstance(text, str)):
+        elif any("\0" in x or not is_encodable(x) for x in texts if isinstance(x, str)):
             expected = "text in UTF-8 without null characters"
         if expected:
             raise OptionError(f"`{name}`={show(value)}: expected {expected}")
@@ -249,11 +247,9 @@ class Options:
 
     @classmethod
     def read_json(cls, path: pathlib.Path) -> Self:
-        """Reads the JSON of `to_dict`; a broken file raises OptionError with its name."""
-        try:
-            return cls.from_dict(parse_json(path.read_text()))
-        except (ValueError, AttributeError) as error:
-            raise OptionError(f"{path}: not a {cls.__name__}: {error}") from error
+        """Reads the JSON of `to_dict`; a broken file raises InputError with its name."""
+        with name_input(f"{path}: not a {cls.__name__}", ValueError):
+            return cls.from_dict(read_json_object(path, f"a {cls.__name__}"))
 
 
 def _convert(value: Any, kind: Any, rules: Mapping[str, Any]) -> Any:
@@ -275,11 +271,6 @@ def _convert(value: Any, kind: Any, rules: Mapping[str, Any]) -> Any:
         with contextlib.suppress(ValueError):
             return kind(value)
     return value
-
-
-def _is_plain(text: str) -> bool:
-    """Whether a text can be a file's name: a lone surrogate, for instance, is not UTF-8."""
-    return "\0" not in text and text.encode(errors="replace").decode() == text
 
 
 def show(value: Any, longest: int = 100) -> str:

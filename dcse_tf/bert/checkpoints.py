@@ -9,11 +9,9 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-import ijson
-
 from dcse_tf.bert.families import BUCKETS, FAMILIES, RELATIVE_BUCKETS, convert_config
 from dcse_tf.bert.sentence_modules import MODULES_FILE, PROMPTS_FILE, find_transformer
-from dcse_tf.errors import InputError, name_input
+from dcse_tf.errors import InputError, first_line, name_input
 from dcse_tf.files import hash_file, write_json
 from dcse_tf.input_files import find_package, read_json_object
 
@@ -81,7 +79,7 @@ def resolve_checkpoint(name: str, flag: str, weights: bool = True) -> pathlib.Pa
     except Exception as error:  # The hub's client raises its own, httpx's and OSError.
         raise InputError(
             f"`{flag}`={name}: no such folder, and it cannot be loaded from the hub: "
-            f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+            f"{type(error).__name__}: {first_line(error)}"
         ) from error
     return find_transformer(pathlib.Path(snapshot))
 
@@ -122,9 +120,8 @@ def find_padding(folder: pathlib.Path) -> int:
     if not path.is_file():
         # The vocabularies of XLM-R and RoBERTa begin with <s>, <pad>.
         return int(any((folder / name).is_file() for name in VOCABULARY_FILES))
-    kinds = OSError, ijson.JSONError, KeyError, TypeError, ValueError
-    with name_input(f"{path}: expected a tokenizer", *kinds), path.open("rb") as file:
-        added = ijson.items(file, "added_tokens.item")  # the vocabulary's many entries come later
+    added = read_json_object(path, "a tokenizer").get("added_tokens", [])
+    with name_input(f"{path}: expected a tokenizer", KeyError, TypeError, ValueError):
         return next((int(x["id"]) for x in added if x["content"] in ("[PAD]", "<pad>")), 0)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from dcse_tf.errors import InputError, OutputError, name_input
+from dcse_tf.errors import InputError, name_input, name_output
 
 
 def write_tensor_file(
@@ -18,10 +18,8 @@ def write_tensor_file(
     # The library writes a file that only its owner can read and renames it over `path`.
     path.touch()
     mode = path.stat().st_mode
-    try:
+    with name_output(path, safetensors.SafetensorError):
         safetensors.numpy.save_file(tensors, path, metadata=metadata)
-    except safetensors.SafetensorError as error:
-        raise OutputError(f"{path}: cannot be written: {error}") from error
     path.chmod(mode)
 
 

@@ -192,12 +192,9 @@ def _to_rows(token_ids: tf.RaggedTensor) -> TokenRows:
     return TokenRows(token_ids.values.numpy(), token_ids.row_splits.numpy())
 
 
-_AS_IT_IS = EncoderOptions()
-
-
 def load_graph(
     folder: pathlib.Path,
-    options: EncoderOptions = _AS_IT_IS,
+    options: EncoderOptions | None = None,
     batch_tokens: int = BATCH_TOKENS,
     compute_dtype: str = "float32",
     hold: Hold | None = None,
@@ -206,7 +203,7 @@ def load_graph(
     it, by the checkpoint's own options unless others are given; for the rest see `EncoderGraph`,
     `FusedBert` and, for errors, `load_backend`.
     """
-    config = read_config(folder)
+    config, options = read_config(folder), options or EncoderOptions()
     bert = FusedBert(read_bert_tensors(folder, config), config, compute_dtype, hold)
     length = options.max_sequence_length or read_max_sequence_length(folder)
     positions = config["max_position_embeddings"]

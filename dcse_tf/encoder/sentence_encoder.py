@@ -88,8 +88,7 @@ class SentenceEncoder:
     @classmethod
     def from_options(cls, options: ModelOptions, option: str = "model") -> Self:
         """Loads the encoder that options name; see `load`."""
-        backend = load_backend(options, option)
-        return cls(backend, options.model, options.truncate_dim)
+        return cls(load_backend(options, option), options.model, options.truncate_dim)
 
     @functools.cached_property
     def _full_dim(self) -> int:

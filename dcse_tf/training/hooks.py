@@ -11,7 +11,7 @@ import tensorflow as tf
 from absl import logging
 
 from dcse_tf import files
-from dcse_tf.errors import InputError, OutputError, first_line, name_input
+from dcse_tf.errors import InputError, name_input, name_output
 from dcse_tf.evaluation.metrics import CANDIDATES, PROJECTED
 from dcse_tf.input_files import read_json_object
 from dcse_tf.progress import Progress
@@ -39,14 +39,10 @@ class SummaryWriter:
         self._write(step, lambda: tf.summary.text(name, content))
 
     def _write(self, step: int, write: Callable[[], object]) -> None:
-        try:
+        with name_output(self._folder, tf.errors.OpError):
             with self._writer.as_default(step=step):
                 write()
             self._writer.flush()
-        except tf.errors.OpError as error:
-            raise OutputError(
-                f"{self._folder}: summaries cannot be written: {first_line(error)}"
-            ) from error
 
 
 @dataclasses.dataclass

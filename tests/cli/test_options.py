@@ -7,6 +7,7 @@ import math
 import pytest
 from train_options import resolve
 
+from dcse_tf.errors import InputError
 from dcse_tf.exporting.export_formats import ExportOptions
 from dcse_tf.files import write_record
 from dcse_tf.options import OptionError, Options, option
@@ -93,7 +94,7 @@ def test_a_configuration_survives_json_and_cannot_be_changed(tmp_path):
 def test_a_broken_file_is_named(tmp_path, content):
     path = tmp_path / "config.json"
     path.write_text(content)
-    with pytest.raises(OptionError, match=f"{path}: not a Job"):
+    with pytest.raises(InputError, match=f"{path}: not a Job"):
         Job.read_json(path)
 
 
