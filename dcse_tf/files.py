@@ -32,16 +32,15 @@ def marked(path: pathlib.Path, what: str) -> pathlib.Path:
 
 
 def write_json(path: pathlib.Path, content: Any, sort_keys: bool = False) -> None:
-    """Writes an indented file of JSON, all in ASCII; not atomically."""
-    text = json.dumps(content, indent=2, sort_keys=sort_keys) + "\n"
-    path.write_text(text, encoding="utf-8")
+    """Writes an indented file of JSON; not atomically."""
+    text = json.dumps(content, indent=2, sort_keys=sort_keys, ensure_ascii=False)
+    path.write_text(text + "\n", encoding="utf-8")
 
 
 def write_record(path: pathlib.Path, values: Mapping[str, Any], sort_keys: bool = True) -> None:
     """Writes an indented JSON object atomically."""
-    content = json.dumps(values, indent=2, sort_keys=sort_keys, ensure_ascii=False)
     with atomic_file(path) as partial:
-        partial.write_text(content + "\n", encoding="utf-8")
+        write_json(partial, values, sort_keys)
 
 
 def hash_bytes(content: bytes) -> str:

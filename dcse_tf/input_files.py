@@ -173,8 +173,14 @@ def parse_json(text: str | bytes) -> Any:
     return value
 
 
-def read_json_object(path: pathlib.Path, what: str = "a JSON object") -> dict[str, Any]:
-    """Reads a small JSON file; raises InputError if it is not `what`, which is an object."""
+def read_json_object(
+    path: pathlib.Path, what: str = "a JSON object", optional: bool = False
+) -> dict[str, Any]:
+    """Reads a small JSON file; raises InputError if it is not `what`, which is an object. A file
+    that need not be there, `optional`, is empty if it is not.
+    """
+    if optional and not path.is_file():
+        return {}
     with (
         name_input(f"{path}: not {what}", ValueError),
         name_input(f"{path}: cannot be read", OSError),

@@ -172,7 +172,7 @@ def read_max_sequence_length(folder: pathlib.Path) -> int:
         return 128
     names = ((path, "max_seq_length"), (folder / _TOKENIZER_SETTINGS, "model_max_length"))
     for source, name in names:
-        length = read_json_object(source).get(name) if source.is_file() else None
+        length = read_json_object(source, optional=True).get(name)
         if type(length) is int and 2 < length < _NO_LIMIT:
             return length
     raise InputError(

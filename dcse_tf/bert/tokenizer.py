@@ -59,8 +59,8 @@ def read_vocabulary(folder: pathlib.Path) -> Vocabulary:
         vocabulary = _parse(path, path.read_text(encoding="utf-8", errors="replace"))
     else:
         vocabulary = _convert(path)
-    config = folder / "config.json"
-    is_mpnet = config.is_file() and read_json_object(config).get("model_type") == "mpnet"
+    config = read_json_object(folder / "config.json", optional=True)
+    is_mpnet = config.get("model_type") == "mpnet"
     if is_mpnet and not (isinstance(vocabulary, MPNetPieces) and find_padding(folder) == 1):
         raise InputError(f"{folder}: expected the vocabulary of an MPNet, which begins <s>, <pad>")
     return vocabulary.with_prefix(read_prefix(folder))
@@ -92,7 +92,7 @@ def _read_wordpiece(folder: pathlib.Path) -> WordPiece:
     path, config_path = folder / "vocab.txt", folder / "tokenizer_config.json"
     with name_input(f"{path}: not UTF-8", UnicodeDecodeError):
         text = path.read_text(encoding="utf-8")
-    settings = read_json_object(config_path) if config_path.is_file() else {}
+    settings = read_json_object(config_path, optional=True)
     lowercase = bool(settings.get("do_lower_case", True))
     expected = {"strip_accents": lowercase, "tokenize_chinese_chars": True, "unk_token": "[UNK]"}
     for name, value in expected.items():

@@ -141,10 +141,8 @@ def read_bert_tensors(
 ) -> dict[str, np.ndarray]:
     """The weights of a BERT, float32, under HuggingFace's names without "bert.", by its
     configuration (`read_config`); and `further` tensors, such as a head's, by name with a shape.
-
-    Raises:
-        InputError: a file cannot be read; a tensor is missing, has the wrong shape or a number that
-            is not finite; or there are more layers than in the configuration.
+    Raises InputError if a file cannot be read; a tensor is missing, has the wrong shape or a number
+    that is not finite; or there are more layers than in the configuration.
     """
     tensors, layers = read_tensors(folder), config["num_hidden_layers"]
     rows = [("", row) for row in (*_EMBEDDINGS, *(_RELATIVE if is_relative(config) else []))]
@@ -193,8 +191,7 @@ def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
     padding has id 0 everywhere in this code.
     """
     tensors = read_tensor_file(folder / _WEIGHTS_FILE, finite=False)  # `_take` checks what is used
-    path = folder / "config.json"
-    config = read_json_object(path) if path.is_file() else {}
+    config = read_json_object(folder / "config.json", optional=True)
     return _pad_first(families.convert_tensors(config, tensors), find_padding(folder))
 
 

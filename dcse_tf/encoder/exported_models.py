@@ -36,11 +36,6 @@ STATIC_TYPE, STATIC_FILE, STATIC_TABLE = "model2vec", "model.safetensors", "embe
 _STATIC_TOKENS = 32_768
 
 
-def _read_settings(folder: pathlib.Path) -> dict[str, Any]:
-    path = folder / SETTINGS_FILE
-    return read_json_object(path) if path.is_file() else {}
-
-
 def _of_export(written: dict[str, Any]) -> dict[str, Any]:
     """The settings that an encoder's export tells, some only where they are not the default."""
     told = {name: written.get(name) for name in ("prefix", "unit_norm", "projection")}
@@ -85,7 +80,7 @@ class OnnxFile:
     @functools.cached_property
     def written(self) -> dict[str, Any]:
         """The settings written with the export; empty if the model has changed since."""
-        written = _read_settings(self._path.parent)
+        written = read_json_object(self._path.parent / SETTINGS_FILE, optional=True)
         return written if written.get("sha256") == hash_file(self._path) else {}
 
     def run(self, *arrays: np.ndarray) -> np.ndarray:
@@ -138,7 +133,7 @@ def load_saved_model(folder: pathlib.Path, batch_tokens: int) -> FunctionBackend
     if EMBED not in signatures:
         kind = "of a re-ranker" if SCORE in signatures else "of something else"
         raise InputError(f"{folder}: is an export {kind}, which embeds no sentences")
-    written = _read_settings(folder)
+    written = read_json_object(folder / SETTINGS_FILE, optional=True)
 
     def encode(texts: list[str]) -> np.ndarray:
         return signatures[EMBED](sentences=tf.constant(texts))["embeddings"].numpy()
@@ -155,8 +150,8 @@ def load_saved_model(folder: pathlib.Path, batch_tokens: int) -> FunctionBackend
 
 
 def is_static(folder: pathlib.Path) -> bool:
-    path = folder / "config.json"
-    return path.is_file() and read_json_object(path).get("model_type") == STATIC_TYPE
+    config = read_json_object(folder / "config.json", optional=True)
+    return config.get("model_type") == STATIC_TYPE
 
 
 def load_static(folder: pathlib.Path) -> FunctionBackend:

@@ -133,13 +133,9 @@ class Reranker:
         """
         turns = [context] if isinstance(context, str) else context
         texts = read_texts(candidates, "candidates")
-        (scores,) = self.score(
-            [turns],
-            [texts],
-            None if roles is None else [roles],
-            None if responder is None else [responder],
-            show_progress=False,
-        )
+        told: dict[str, Any] = {"roles": roles, "responders": responder}
+        told = {name: [value] for name, value in told.items() if value is not None}
+        (scores,) = self.score([turns], [texts], show_progress=False, **told)
         order = np.argsort(-scores, kind="stable").tolist()
         if not (scores > none_below).any():
             return []

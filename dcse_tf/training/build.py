@@ -117,9 +117,8 @@ def build_training(
             in the strategy's scope.
         stop_asked: see `Trainer`.
 
-    Raises:
-        InputError: data or checkpoint cannot be used.
-        OptionError: an option does not fit data, checkpoint or devices.
+    Raises InputError if data or checkpoint cannot be used, and OptionError if an option does not
+    fit data, checkpoint or devices.
     """
     setup = setup or read_setup(options)
     options = setup.options

@@ -21,20 +21,19 @@ def fit_baseline(options: registry.BaselineOptions) -> str:
     """
     spec = next(each for each in registry.BASELINES.values() if each.options is type(options))
     with atomic_directory(pathlib.Path(options.output_dir), options.overwrite) as folder:
-        if not isinstance(options, registry.FittedToEmbeddings):
-            fitted = spec.fit(options, None)
-            registry.write_baseline(folder, spec.name, fitted, None, options)
-            return fitted.summary
-        source = checkpoints.resolve_checkpoint(options.encoder, "encoder")
-        registry.refuse_baseline(source, "encoder")
-        sentence_modules.refuse_maps(source, "encoder")
-        encoder = load_graph(source, options, options.batch_tokens)
-        embeddings = functools.partial(_embed_corpus, options, encoder)
-        fitted = spec.fit(options, types.SimpleNamespace(embeddings=embeddings))
-        checkpoints.copy_checkpoint(source, folder)
-        checkpoints.write_max_sequence_length(folder, encoder.max_sequence_length)
-        sentence_modules.write_prefix(folder, encoder.vocabulary.prefix)
-        registry.write_baseline(folder, spec.name, fitted, encoder.pooling, options)
+        corpus = pooling = None
+        if isinstance(options, registry.FittedToEmbeddings):
+            source = checkpoints.resolve_checkpoint(options.encoder, "encoder")
+            registry.refuse_baseline(source, "encoder")
+            sentence_modules.refuse_maps(source, "encoder")
+            encoder = load_graph(source, options, options.batch_tokens)
+            embed = functools.partial(_embed_corpus, options, encoder)
+            corpus, pooling = types.SimpleNamespace(embeddings=embed), encoder.pooling
+            checkpoints.copy_checkpoint(source, folder)
+            checkpoints.write_max_sequence_length(folder, encoder.max_sequence_length)
+            sentence_modules.write_prefix(folder, encoder.vocabulary.prefix)
+        fitted = spec.fit(options, corpus)
+        registry.write_baseline(folder, spec.name, fitted, pooling, options)
     return fitted.summary
 
 

@@ -12,7 +12,7 @@ class Recorder(Backend):
     """Embeds a text as [its length, its first letter], and notes the batches."""
 
     def __init__(self, batch_tokens):
-        super().__init__(batch_tokens, {})
+        super().__init__(batch_tokens, {}, str)
         self.batches = []
 
     def read(self, texts):
@@ -22,9 +22,6 @@ class Recorder(Backend):
     def embed(self, inputs, tokens):
         self.batches.append((inputs.tolist(), tokens))
         return np.array([[len(text), ord(text[0]) if text else 0] for text in inputs], np.float64)
-
-    def fingerprint(self):
-        return ""
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 2, 3, 100])
