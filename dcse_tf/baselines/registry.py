@@ -144,12 +144,6 @@ def is_baseline(folder: pathlib.Path) -> bool:
     return (folder / _DESCRIPTION_FILE).is_file()
 
 
-def refuse_baseline(folder: pathlib.Path, name: str) -> None:
-    """Raises InputError if the folder is a baseline, whose fitted part would be lost."""
-    if is_baseline(folder):
-        raise InputError(f"`{name}`={folder}: is a fitted baseline; give the encoder it is made of")
-
-
 def read_baseline(folder: pathlib.Path) -> Baseline:
     """Reads the baseline of a folder; raises InputError if a file is damaged, or its kind is not
     registered.

@@ -42,13 +42,11 @@ class Tokenizer(tf.Module):
         ids = [ends * self.cls_id, whole[:, : length - 2], ends * self.sep_id]
         return tf.concat(ids, axis=1), whole.row_lengths() > length - 2
 
-    def as_graph(
-        self, max_sequence_length: int
-    ) -> Callable[[tf.Tensor], tuple[tf.RaggedTensor, tf.Tensor]]:
+    def as_graph(self, length: int) -> Callable[[tf.Tensor], tuple[tf.RaggedTensor, tf.Tensor]]:
         """`tokenize` as one graph, which takes a tenth of the time for a few texts."""
         # Traced once, here: several models in a process would seem to trace it again and again.
         return tf.function(
-            lambda texts: self.tokenize(texts, max_sequence_length),
+            lambda texts: self.tokenize(texts, length),
             input_signature=[tf.TensorSpec([None], tf.string)],
             autograph=False,
         ).get_concrete_function()

@@ -129,14 +129,6 @@ def _read_dense(folder: pathlib.Path) -> AffineMap:
     return AffineMap(np.zeros(len(matrix), np.float32), matrix, bias, _ACTIVATIONS[activation])
 
 
-def refuse_maps(transformer: pathlib.Path, flag: str) -> None:
-    """Raises InputError if a Dense module follows the pooling: training would lose it."""
-    modules = read_modules(transformer)
-    if modules and modules.maps:
-        problem = "has a Dense module behind the pooling, which would be lost"
-        raise InputError(f"`{flag}`={transformer}: {problem}; give an encoder without one")
-
-
 def write_modules(folder: pathlib.Path, modules: SentenceModules, dim: int) -> None:
     """Writes modules.json and the folders of the modules after a transformer, whose token
     embeddings are `dim` wide and which is in the folder itself.

@@ -157,9 +157,7 @@ class Vocabulary(abc.ABC):
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f"{special.cls} $A {special.sep}",
             pair=f"{special.cls} $A {special.sep} $B:1 {special.sep}:1",
-            special_tokens=[
-                (token, self.tokens.index(token)) for token in (special.cls, special.sep)
-            ],
+            special_tokens=[(special.cls, self.cls_id), (special.sep, self.sep_id)],
         )
         tokenizer.add_special_tokens(list(special))
         if self.tokens[-1] == END_OF_TURN:

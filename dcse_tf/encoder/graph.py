@@ -122,7 +122,7 @@ class EncoderGraph(Backend):
 
     def read(self, texts: list[str]) -> tuple[TokenRows, np.ndarray, np.ndarray]:
         token_ids, truncated = self._tokenize(tf.constant(texts))
-        rows = _to_rows(token_ids)
+        rows = TokenRows(token_ids.values.numpy(), token_ids.row_splits.numpy())
         self._unknown.add(rows.values, len(texts))
         return rows, rows.lengths, truncated.numpy()
 
@@ -133,7 +133,7 @@ class EncoderGraph(Backend):
         length = self.max_sequence_length
         # Truncation keeps the last token, [SEP].
         token_ids = tf.concat([token_ids[:, :-1][:, : length - 1], token_ids[:, -1:]], axis=1)
-        rows = _to_rows(token_ids)
+        rows = TokenRows(token_ids.values.numpy(), token_ids.row_splits.numpy())
         return rows, rows.lengths
 
     def embed(self, inputs: TokenRows, tokens: int) -> np.ndarray:
@@ -186,10 +186,6 @@ class EncoderGraph(Backend):
                 scores.append(similarity.numpy())
                 progress.update(begin + start + len(rows))
         return np.concatenate(scores)
-
-
-def _to_rows(token_ids: tf.RaggedTensor) -> TokenRows:
-    return TokenRows(token_ids.values.numpy(), token_ids.row_splits.numpy())
 
 
 def load_graph(

@@ -8,6 +8,7 @@ import pathlib
 
 from dcse_tf.bert.checkpoints import resolve_checkpoint
 from dcse_tf.bert.encoder_options import ModelOptions
+from dcse_tf.bert.sentence_modules import read_modules
 from dcse_tf.encoder import exported_models
 from dcse_tf.encoder.backend import Backend, FunctionBackend, hash_arrays
 from dcse_tf.errors import InputError, name_missing_tensorflow
@@ -52,6 +53,22 @@ def find_folder(name: str, option: str) -> pathlib.Path:
 
     folder = pathlib.Path(name)
     return folder if is_baseline(folder) else resolve_checkpoint(name, option)
+
+
+def resolve_transformer(name: str, option: str) -> pathlib.Path:
+    """The folder of a checkpoint, see `resolve_checkpoint`. Raises InputError if something fitted
+    or trained follows the pooling, which would be lost in what is made of the transformer.
+    """
+    from dcse_tf.baselines.registry import is_baseline
+
+    folder = resolve_checkpoint(name, option)
+    if is_baseline(folder):
+        problem = "is a fitted baseline; give the encoder it is made of"
+        raise InputError(f"`{option}`={folder}: {problem}")
+    if (modules := read_modules(folder)) and modules.maps:
+        problem = "has a Dense module behind the pooling, which would be lost"
+        raise InputError(f"`{option}`={folder}: {problem}; give an encoder without one")
+    return folder
 
 
 def refuse_reranker(folder: pathlib.Path, name: str, option: str) -> None:

@@ -73,9 +73,8 @@ def read_reranker(name: str, option: str) -> RerankerFolder:
     vocabulary = read_vocabulary(folder)
     if END_OF_TURN not in vocabulary.tokens:
         raise InputError(f"{folder}: the vocabulary lacks {END_OF_TURN}, which ends every turn")
-    return RerankerFolder(
-        folder, reranker_files.read_reranker_settings(folder), vocabulary.with_prefix("")
-    )
+    settings = reranker_files.read_reranker_settings(folder)
+    return RerankerFolder(folder, settings, vocabulary.with_prefix(""))
 
 
 def load_onnx_scorer(folder: RerankerFolder) -> Scorer:

@@ -9,14 +9,15 @@ import keras
 import keras_hub
 import tensorflow as tf
 
-from dcse_tf.baselines.registry import refuse_baseline
-from dcse_tf.bert import bert, checkpoints, sentence_modules
+from dcse_tf.bert import bert, checkpoints
 from dcse_tf.bert import weights as bert_weights
 from dcse_tf.bert.families import is_relative
+from dcse_tf.bert.sentence_modules import read_prefix
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.prepare import VOCABULARY_FOLDER
 from dcse_tf.data.stream import Stream
+from dcse_tf.encoder.load import resolve_transformer
 from dcse_tf.errors import InputError
 from dcse_tf.tasks.objective import START_ENCODER, Objective, build_objective
 from dcse_tf.tasks.spec import Setup
@@ -64,11 +65,9 @@ def read_setup(options: TrainOptions) -> Setup:
     folder, positions = None, bert.make_bert_config(1, 64, 1)["max_position_embeddings"]
     data_dir, reads_pairs = pathlib.Path(options.data_dir), options.end_of_turn
     if options.encoder:
-        folder = checkpoints.resolve_checkpoint(options.encoder, "encoder")
-        refuse_baseline(folder, "encoder")
-        sentence_modules.refuse_maps(folder, "encoder")
+        folder = resolve_transformer(options.encoder, "encoder")
     # The encoder must always see the prefix that the corpus was prepared with.
-    prefix = sentence_modules.read_prefix(data_dir / VOCABULARY_FOLDER)
+    prefix = read_prefix(data_dir / VOCABULARY_FOLDER)
     vocabulary = read_vocabulary(folder or data_dir / VOCABULARY_FOLDER).with_prefix(prefix)
     manifest = read_manifest(data_dir, vocabulary.fingerprint())
     if reads_pairs and prefix:

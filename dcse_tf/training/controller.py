@@ -91,16 +91,6 @@ class StopSignals:
             self.asked.assign(True)
 
 
-@dataclasses.dataclass(frozen=True)
-class Taken:
-    """Steps that were taken without an interruption; `metrics` is what `Trainer.train` returned."""
-
-    step: int  # since the start of the run, these included
-    steps: int
-    seconds: float
-    metrics: Scores
-
-
 @dataclasses.dataclass
 class Hook:
     """Base class of what a run does between its steps.
@@ -119,8 +109,10 @@ class Hook:
     def at_boundary(self, step: int) -> None:
         """Called at the hook's boundaries."""
 
-    def after_steps(self, taken: Taken) -> None:
-        """Called after each series of steps, unless the last of them diverged."""
+    def after_steps(self, step: int, steps: int, seconds: float, metrics: Scores) -> None:
+        """Called after each series of `steps` without an interruption, the last of which is `step`
+        of the run, unless that diverged; the metrics are what `Trainer.train` returned.
+        """
 
     def end(self, step: int) -> None:
         """Called after the last step."""
@@ -185,7 +177,7 @@ class Controller:
             )
         if steps:
             for hook in self.hooks:
-                hook.after_steps(Taken(before + steps, steps, seconds, metrics))
+                hook.after_steps(before + steps, steps, seconds, dict(metrics))
         if stopped:
             self.checkpoints.at_boundary(self.step)
             by = self.signals.signal.name if self.signals.signal else "another worker"

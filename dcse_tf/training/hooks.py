@@ -17,7 +17,7 @@ from dcse_tf.input_files import read_json_object
 from dcse_tf.progress import Progress
 from dcse_tf.tasks.spec import Scores
 from dcse_tf.tasks.train_options import TrainOptions
-from dcse_tf.training.controller import Hook, Taken, TrainingError
+from dcse_tf.training.controller import Hook, TrainingError
 
 _RECORD_FILE = "training.json"
 _UNTRAINED = "this model is the one that the training started from, unchanged: nothing was better"
@@ -59,19 +59,18 @@ class Report(Hook):
         # Where the progress line cannot be redrawn, as in a log file, every report is a new line.
         self._progress = Progress("steps", self.options.steps, already=step, every=0.0)
 
-    def after_steps(self, taken: Taken) -> None:
-        metrics = dict(taken.metrics)
+    def after_steps(self, step: int, steps: int, seconds: float, metrics: Scores) -> None:
         metrics["fill"] = metrics["tokens"] / max(metrics.pop("cells"), 1.0)
-        metrics["step_seconds"] = taken.seconds / taken.steps
+        metrics["step_seconds"] = seconds / steps
         if without_negatives := metrics.pop("without_negatives", 0.0):
             metrics["without_negatives"] = without_negatives / metrics["samples"]
         for name in ("samples", "tokens"):
-            metrics[f"{name}_per_second"] = metrics.pop(name) / taken.seconds
+            metrics[f"{name}_per_second"] = metrics.pop(name) / seconds
         metrics["learning_rate"] = self.learning_rate()
         # A long line is cut off at the end, so the most important metrics come first.
         metrics = {name: metrics[name] for name in ("loss", "samples_per_second")} | metrics
-        self.summaries.scalars("train", metrics, taken.step)
-        self._progress.update(taken.step, self.options.steps, **metrics)
+        self.summaries.scalars("train", metrics, step)
+        self._progress.update(step, self.options.steps, **metrics)
         if advice := advise(metrics):
             logging.warning("%s", advice)
 

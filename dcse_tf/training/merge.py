@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from dcse_tf.baselines.registry import refuse_baseline
 from dcse_tf.bert import checkpoints, sentence_modules
 from dcse_tf.bert.tokenizer import number_as_written, read_vocabulary
 from dcse_tf.bert.vocabulary import Vocabulary
 from dcse_tf.bert.weights import read_bert_tensors, write_bert
-from dcse_tf.encoder.load import refuse_reranker
+from dcse_tf.encoder.load import refuse_reranker, resolve_transformer
 from dcse_tf.files import atomic_directory, write_record
 from dcse_tf.options import Options, option
 
@@ -46,10 +45,8 @@ class MergeOptions(Options):
 
 def _read(name: str, option: str) -> tuple[pathlib.Path, Vocabulary, dict[str, Any], Tensors]:
     """The folder, vocabulary, config.json and tensors of an encoder to merge."""
-    folder = checkpoints.resolve_checkpoint(name, option)
-    refuse_baseline(folder, option)
+    folder = resolve_transformer(name, option)
     refuse_reranker(folder, name, option)
-    sentence_modules.refuse_maps(folder, option)
     config = checkpoints.read_config(folder)
     return folder, read_vocabulary(folder), config, read_bert_tensors(folder, config)
 

@@ -194,7 +194,7 @@ def test_the_fresh_process_has_nothing_of_this_package():
 
 def expect(turns, response, speakers):
     """A re-ranker's score by the reference."""
-    ids = [[WITH_END.index(word) for word in text.split()] for text in (*turns, response)]
+    ids = [[WITH_END.tokens.index(word) for word in text.split()] for text in (*turns, response)]
     ends = WITH_END.cls_id, WITH_END.sep_id, END
     sequence = reference.pair_sequence(
         ids[:-1], speakers, ids[-1], FIRST_TOKENS, SECOND_TOKENS, *ends

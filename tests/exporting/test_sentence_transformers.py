@@ -232,10 +232,10 @@ def test_a_reranker_is_a_cross_encoder_whose_tokenizer_makes_our_sequences(reran
     plain = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     plain.encode_special_tokens = True
     library = transformers.AutoTokenizer.from_pretrained(folder)
-    unknown, cls, sep = (WITH_END.index(f"[{name}]") for name in ("UNK", "CLS", "SEP"))
-    first = [WITH_END.index(word) for word in turns[0].split()]
-    second = [unknown, WITH_END.index("is"), *[unknown] * 4]  # what is [ SEP ] ?
-    expected = [cls, *first, END, *second, END, sep, WITH_END.index("ok"), sep]
+    unknown, cls, sep = (WITH_END.tokens.index(f"[{name}]") for name in ("UNK", "CLS", "SEP"))
+    first = [WITH_END.tokens.index(word) for word in turns[0].split()]
+    second = [unknown, WITH_END.tokens.index("is"), *[unknown] * 4]  # what is [ SEP ] ?
+    expected = [cls, *first, END, *second, END, sep, WITH_END.tokens.index("ok"), sep]
     segments = [0] * (len(expected) - 2) + [1, 1]
     encoded = plain.encode(context, "ok")
     assert (encoded.ids, encoded.type_ids) == (expected, segments)

@@ -58,7 +58,7 @@ def expect(turns, response, speakers=None):
         return NO_CANDIDATE
 
     def ids(text):
-        return [WITH_END.index(word) for word in text.split()]
+        return [WITH_END.tokens.index(word) for word in text.split()]
 
     if speakers:
         speakers = [who for turn, who in zip(turns, speakers, strict=True) if turn.strip()]

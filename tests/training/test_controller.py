@@ -126,8 +126,8 @@ def test_hooks_are_called_at_their_own_boundaries_and_told_of_all_steps(tmp_path
         def at_boundary(self, step):
             called.append(("boundary", step))
 
-        def after_steps(self, taken):
-            called.append(("steps", taken.step, taken.steps))
+        def after_steps(self, step, steps, seconds, metrics):
+            called.append(("steps", step, steps))
 
         def end(self, step):
             called.append(("end", step))
