@@ -25,9 +25,7 @@ MARK = ".dcse_tf-"
 
 
 def marked(path: pathlib.Path, what: str) -> pathlib.Path:
-    """The path of a temporary file beside another path, such as "a.npy.dcse_tf-lock"; what is not
-    complete lies at `marked(path, "partial")`.
-    """
+    """The path of a temporary file beside another path, such as "a.npy.dcse_tf-partial"."""
     return path.with_name(f"{path.name}{MARK}{what}")
 
 

@@ -49,8 +49,7 @@ def read_vocabulary(folder: pathlib.Path) -> Vocabulary:
     path = next(filter(pathlib.Path.is_file, (folder / name for name in VOCABULARY_FILES)), None)
     if path is None:
         problem = "no vocabulary in it" if folder.is_dir() else "no such file or folder"
-        *names, last = VOCABULARY_FILES
-        known = f"{', '.join(names)} or {last}"
+        known = " or ".join(VOCABULARY_FILES)
         raise InputError(f"{folder}: {problem}; a checkpoint has it as {known}")
     vocabulary: Vocabulary
     if path.name == "vocab.txt":

@@ -22,15 +22,14 @@ from dcse_tf.errors import InputError
 from dcse_tf.tasks.objective import START_ENCODER, Objective, build_objective
 from dcse_tf.tasks.spec import Setup
 from dcse_tf.tasks.train_options import ENCODER_SIZES, TrainOptions
-from dcse_tf.training.trainer import Trainer, WarmupDecay, build_optimizer, make_strategy
-from dcse_tf.training.worker import read_worker
+from dcse_tf.training import trainer as inner
 
 
 @dataclasses.dataclass(frozen=True)
 class Training(Objective):
     """An objective with all that is needed to follow its gradient; see `build_training`."""
 
-    trainer: Trainer  # the inner loop, with the optimizer and the devices
+    trainer: inner.Trainer  # the inner loop, with the optimizer and the devices
     stream: Stream
 
     def list_state(self) -> list[keras.Variable]:
@@ -121,7 +120,7 @@ def build_training(
     """
     setup = setup or read_setup(options)
     options = setup.options
-    strategy = strategy or make_strategy(options.logical_cpus, options.deterministic)
+    strategy = strategy or inner.make_strategy(options.logical_cpus, options.deterministic)
     stream = Stream(
         options.global_batch_size,
         options.seed,
@@ -139,13 +138,13 @@ def build_training(
         if not objective.model.trainable_variables:
             # An optimizer without weights would never count a step.
             options.refuse("freeze_layers", "with these settings there is nothing left to train")
-        optimizer = build_optimizer(
-            WarmupDecay(options.learning_rate, options.warmup_steps, options.decay, options.steps),
-            options.weight_decay,
+        schedule = inner.WarmupDecay(
+            options.learning_rate, options.warmup_steps, options.decay, options.steps
         )
+        optimizer = inner.build_optimizer(schedule, options.weight_decay)
     asked = tf.Variable(False, trainable=False) if stop_asked is None else stop_asked
     settings = options.clip_norm, asked, options.seed
-    trainer = Trainer(strategy, objective.model, optimizer, *settings)
+    trainer = inner.Trainer(strategy, objective.model, optimizer, *settings)
     return Training(**vars(objective), trainer=trainer, stream=stream)
 
 
@@ -186,7 +185,7 @@ def _add_encoder(setup: Setup, backbone: keras_hub.models.BertBackbone | None) -
 
 def _list_own_replicas(strategy: tf.distribute.Strategy) -> range | None:
     """The numbers of this worker's replicas, which are consecutive; None for a single worker."""
-    worker = read_worker()
+    worker = inner.read_worker()
     if worker.count == 1:
         return None
     count = strategy.num_replicas_in_sync // worker.count

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import tensorflow as tf
 
 from dcse_tf.tasks.spec import Scores
-from dcse_tf.training.trainer import Trainer
-from dcse_tf.training.worker import Worker
+from dcse_tf.training.trainer import Trainer, Worker
 
 if TYPE_CHECKING:
     from dcse_tf.training.checkpoint_store import CheckpointStore
@@ -45,7 +44,7 @@ def name_lost_workers(worker: Worker) -> Iterator[None]:
 
 
 class StopSignals:
-    """A context manager in which the first signal requests a stop and the second ends the process.
+    """While it watches, the first signal requests a stop and the second ends the process.
 
     Python runs a signal handler only between two of its own instructions, hence not during a call
     to TensorFlow, which may take many steps. Instead the signal's number is written to a pipe, and
@@ -59,30 +58,30 @@ class StopSignals:
             self.asked = tf.Variable(False, trainable=False, name="stop_asked")
         self.signal: signal.Signals | None = None
 
-    def __enter__(self) -> Self:
-        self._active = threading.current_thread() is threading.main_thread()
-        if self._active:
-            self._read, self._write = os.pipe()
-            os.set_blocking(self._write, False)
-            self._handlers: dict[signal.Signals, Any] = {
-                number: signal.signal(number, lambda *_: None) for number in SIGNALS
-            }
-            self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-            self._thread = threading.Thread(target=self._watch, daemon=True)
-            self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._active:
-            signal.set_wakeup_fd(self._wakeup)
-            for number, handler in self._handlers.items():
+    @contextlib.contextmanager
+    def watch(self) -> Iterator[Self]:
+        """Watches for signals while the block runs."""
+        if threading.current_thread() is not threading.main_thread():
+            yield self
+            return
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        handlers = {number: signal.signal(number, lambda *_: None) for number in SIGNALS}
+        wakeup = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        thread = threading.Thread(target=self._read, args=[reading], daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            signal.set_wakeup_fd(wakeup)
+            for number, handler in handlers.items():
                 signal.signal(number, handler)
-            os.close(self._write)
-            self._thread.join()
-            os.close(self._read)
+            os.close(writing)
+            thread.join()
+            os.close(reading)
 
-    def _watch(self) -> None:
-        while number := os.read(self._read, 1):
+    def _read(self, pipe: int) -> None:
+        while number := os.read(pipe, 1):
             if number[0] not in SIGNALS:
                 continue
             if self.signal:
@@ -140,7 +139,7 @@ class Controller:
 
     def run(self) -> None:
         """Trains to the last step, from the newest intact checkpoint if there is one."""
-        with self.signals:
+        with self.signals.watch():
             hooks = [*self.hooks, self.checkpoints]
             resumed = self.checkpoints.restore() is not None
             self._meet("resume from different steps: expected a `run_dir` that all of them see")

@@ -19,8 +19,7 @@ from dcse_tf.training.controller import Controller, Hook, StopSignals, name_lost
 from dcse_tf.training.dev_evaluation import make_dev_evaluation
 from dcse_tf.training.hooks import Evaluate, Outcome, Report, SummaryWriter
 from dcse_tf.training.run_directory import begin_run, describe_inputs, record_corpus
-from dcse_tf.training.trainer import divide_cpu, make_strategy
-from dcse_tf.training.worker import read_worker
+from dcse_tf.training.trainer import divide_cpu, make_strategy, read_worker
 
 
 def train(options: TrainOptions) -> Outcome | None:
@@ -87,12 +86,10 @@ def _make_hooks(training: Training, run_dir: pathlib.Path, scored: tf.Variable) 
 
 def _log_plan(training: Training) -> None:
     model, options = training.model, training.setup.options
+    trained = sum(int(keras.ops.size(variable)) for variable in model.trainable_variables)
     logging.info(
         "%s: %d parameters, %d of them trained, on %d device(s)",
-        model.name,
-        model.count_params(),
-        sum(int(keras.ops.size(v)) for v in model.trainable_variables),
-        training.stream.replicas,
+        *(model.name, model.count_params(), trained, training.stream.replicas),
     )
     logging.info(
         "%d steps of %d samples: %.3g passes over the train split",

@@ -1,7 +1,8 @@
-"""The inner loop of training: devices, optimizer and training steps."""
+"""The inner loop of training: processes and devices, optimizer and training steps."""
 
 import dataclasses
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
@@ -9,15 +10,57 @@ import tensorflow as tf
 from absl import logging
 from keras import ops
 
+from dcse_tf.errors import InputError, name_input
+from dcse_tf.input_files import parse_json
 from dcse_tf.options import OptionError
 from dcse_tf.tasks.objective import LOSS, average
 from dcse_tf.tasks.spec import Tensors
-from dcse_tf.training.worker import read_worker
 
 # The exponential decay of the authors' code: times 0.98 every 10,000 steps, not below 1e-5.
 _DECAY_RATE, _DECAY_STEPS, _FLOOR = 0.98, 10_000, 1e-5
 # A loss above this counts as diverged, like one that is no finite number.
 LOSS_LIMIT = 1000.0
+VARIABLE = "TF_CONFIG"
+_EXPECTED = (
+    f'{VARIABLE}: expected {{"cluster": {{"worker": ["HOST:PORT", ...]}}, "task": {{"type": '
+    '"worker", "index": 0}}, the same cluster for all and a different index for each'
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Worker:
+    """One of several processes that train together."""
+
+    index: int = 0  # its number
+    count: int = 1  # of processes
+    address: str = ""  # HOST:PORT at which the others reach it; "" if it is the only one
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this is the first worker, which evaluates and writes."""
+        return self.index == 0
+
+
+def read_worker(environment: Mapping[str, str] = os.environ) -> Worker:
+    """Reads from TF_CONFIG which worker this process is; without it, the only one. Raises
+    InputError if it has the wrong form, or names tasks other than chief and worker.
+    """
+    text = environment.get(VARIABLE, "").strip()
+    if not text:
+        return Worker()
+    with name_input(_EXPECTED, ValueError, LookupError, TypeError, AttributeError):
+        config = parse_json(text)
+        cluster, task = config["cluster"], config["task"]
+        # TensorFlow numbers a chief, if there is one, before the workers.
+        addresses = [*cluster.get("chief", []), *cluster.get("worker", [])]
+        before = len(cluster.get("chief", [])) if task["type"] == "worker" else 0
+        number = int(task["index"])
+        own = cluster[task["type"]][number]
+        if number < 0 or not all(isinstance(a, str) and ":" in a for a in addresses):
+            raise ValueError(addresses)
+    if others := sorted(cluster.keys() - {"chief", "worker"}):
+        raise InputError(f"{VARIABLE}: {', '.join(others)}: expected only workers")
+    return Worker(before + number, len(addresses), own)
 
 
 def make_strategy(logical_cpus: int, deterministic: bool) -> tf.distribute.Strategy:

@@ -73,7 +73,7 @@ def test_a_killed_embedding_is_resumed_to_the_same_bytes(tmp_path, optimized_gra
 TWO_SIGNALS = """
 import os, signal, time
 from dcse_tf.training.controller import StopSignals
-with StopSignals() as signals:
+with StopSignals().watch() as signals:
     os.kill(os.getpid(), signal.SIGTERM)
     while not signals.asked.numpy():
         time.sleep(0.01)

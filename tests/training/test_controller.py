@@ -161,7 +161,7 @@ def test_an_evaluation_comes_before_the_checkpoint_of_its_step(tmp_path):
 
 def test_the_stop_is_a_variable_of_the_inner_loop():
     signals = StopSignals()
-    with signals:
+    with signals.watch():
         os.kill(os.getpid(), signal.SIGINT)
         while not signals.asked.numpy():
             pass

@@ -13,7 +13,7 @@ from dcse_tf.errors import InputError
 from dcse_tf.training import build
 from dcse_tf.training.build import build_training
 from dcse_tf.training.controller import WorkersError, name_lost_workers
-from dcse_tf.training.worker import Worker, read_worker
+from dcse_tf.training.trainer import Worker, read_worker
 
 
 def _config(cluster, kind="worker", index=0):
