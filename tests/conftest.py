@@ -114,8 +114,10 @@ def verified_here(monkeypatch: pytest.MonkeyPatch) -> None:
     The fresh process that test_saved_model and test_end_to_end use takes seconds.
     """
     from dcse_tf.exporting.fresh_process import answer
+    from dcse_tf.exporting.probes import TEXTS
 
-    monkeypatch.setattr("dcse_tf.exporting.saved_model._answer", lambda f, x: answer(str(f), x))
+    own = "dcse_tf.exporting.saved_model._answer"
+    monkeypatch.setattr(own, lambda folder: answer(str(folder), TEXTS))
 
 
 @pytest.fixture(scope="session")

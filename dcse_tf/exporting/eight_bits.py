@@ -61,7 +61,7 @@ def quantize_model(model: onnx.ModelProto, magnitudes: Mapping[str, np.ndarray])
     graph = Graph(constants, {}, first=len(model.graph.node))
     tokens = graph.add("Shape", inputs[0], start=1, end=2)
     one = graph.add("Sign", graph.add("Cast", tokens, to=TensorProto.FLOAT))
-    quantized: dict[str, tuple[str, str, str, np.ndarray]] = {}
+    quantized: dict[str, tuple[str, np.ndarray, str, np.ndarray]] = {}
     for node in model.graph.node:
         x, name = node.input[0], node.input[-1]
         if x == WORDS:  # each row has a scale
@@ -90,7 +90,7 @@ def quantize_model(model: onnx.ModelProto, magnitudes: Mapping[str, np.ndarray])
 
 def quantize_rows(
     graph: Graph, x: str, magnitudes: np.ndarray | None, after_gelu: bool
-) -> tuple[str, str, str, np.ndarray]:
+) -> tuple[str, np.ndarray, str, np.ndarray]:
     """Quantizes activations `[..., k]`; returns them as uint8, the number that stands for 0, the
     scale of each row, float32 `[..., 1]`, and what their channels were divided by, `[k]` or `[1]`.
     """
@@ -109,7 +109,7 @@ def quantize_rows(
         top = graph.add("ReduceMax", graph.add("Abs", x), [-1], keepdims=1)
     # A quotient, not a product: onnxruntime takes a product here for the scale of a tensor.
     scale = graph.add("Div", graph.add("Max", top, least), float(_BYTE - zero))
-    nothing = graph.constant(f"{x}.zero", np.array(zero, np.uint8))
+    nothing = np.array(zero, np.uint8)
     rows = graph.add("QuantizeLinear", graph.add("Div", x, scale), 1.0, nothing)
     return rows, nothing, scale, factors
 

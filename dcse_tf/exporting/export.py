@@ -29,9 +29,6 @@ from dcse_tf.tasks.train_options import TrainOptions
 
 # What a re-ranker, which gives no embeddings, has no use for.
 _OF_ENCODERS = "unit_norm", "pooling", "projection", "prefix", "max_sequence_length"
-# Files of a run directory, and in its encoder's folder, see `dcse_tf.training`.
-_CONFIG_FILE, _CORPUS_FILE = "config.json", "corpus.json"
-_KEPT_FILE, _MERGE_FILE = "training.json", "merge.json"
 _PACKAGES = "dcse_tf", "tensorflow", "tensorflow-text", "keras", "keras-hub", "numpy"
 
 
@@ -56,15 +53,15 @@ def export(config: ExportOptions) -> pathlib.Path:
         if given and not is_encoder:
             raise InputError(f"`run_dir`={name}: is a re-ranker; leave out {' and '.join(given)}")
         write = form.write_encoder if is_encoder else form.write_reranker
+        kind = "an encoder" if is_encoder else "a re-ranker"
+        if is_baseline(source) and read_baseline(source).spec.make_encode:
+            write, kind = None, "a baseline without an encoder"
         if write is None:
-            kind = "an encoder" if is_encoder else "a re-ranker"
-            raise InputError(f"`format`={form.name}: `run_dir`={name} is {kind}")
+            raise InputError(
+                f"`format`={form.name}: `run_dir`={name} is {kind}, which cannot be exported so"
+            )
         model: Any
         if is_encoder:
-            if is_baseline(source) and read_baseline(source).spec.make_encode:
-                raise InputError(
-                    f"`run_dir`={name}: is a baseline without an encoder, which cannot be exported"
-                )
             # Variables, because a SavedModel's graph holds at most two gigabytes of constants.
             model = load_graph(source, config, hold=lambda v, t: tf.Variable(v, False, dtype=t))
             facts, prefix = _describe_encoder(model, config), model.vocabulary.prefix
@@ -91,10 +88,11 @@ def write_model_card(
     Markdown that says how it is used. Raises InputError if a file of the run cannot be used.
     """
     run_dir = pathlib.Path(config.run_dir)
-    trained = source == run_dir / ENCODER_FOLDER and (run_dir / _CONFIG_FILE).is_file()
-    paths = run_dir / _CONFIG_FILE, source / _KEPT_FILE, run_dir / _CORPUS_FILE
+    # See `dcse_tf.training`; a folder without them was made elsewhere.
+    paths = run_dir / "config.json", source / "training.json", run_dir / "corpus.json"
+    trained = source == run_dir / ENCODER_FOLDER and paths[0].is_file()
     settings, kept, corpus = (_read(path) if trained else {} for path in paths)
-    if share := _read(source / _MERGE_FILE).get("share"):
+    if share := _read(source / "merge.json").get("share"):
         told = f"{1 - share:g} of the start, {share:g} of the trained encoder"
         facts = {**facts, "averaged weights": told}
     versions = [f"python {platform.python_version()}"]

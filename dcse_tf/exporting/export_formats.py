@@ -192,9 +192,8 @@ class ExportOptions(EncoderOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.quantize != "none" and self.format != "onnx":
-            self.refuse("quantize", "only with `format`=onnx")
-        if self.data_dir and self.format != "static":
-            self.refuse("data_dir", "only with `format`=static")
+        for name, form in (("quantize", "onnx"), ("data_dir", "static")):
+            if self.is_given(name) and self.format != form:
+                self.refuse(name, f"only with `format`={form}")
         if self.format == "static" and not self.data_dir:
             raise OptionError("`format`=static is fitted to utterances: give `data_dir`")

@@ -1,7 +1,6 @@
 """Exports encoders and re-rankers as ONNX models, and checks that the files compute the same."""
 
 import dataclasses
-import functools
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -54,18 +53,19 @@ def write_encoder(folder: pathlib.Path, encoder: EncoderGraph, options: ExportOp
     expected = probes.embed(encoder, options.unit_norm)
     norms = np.maximum(np.linalg.norm(expected, axis=1, keepdims=True), 1e-12)
 
-    def compute(batch_tokens: int) -> np.ndarray:
-        return OnnxBackend(folder, batch_tokens).embed_texts(probes.SENTENCES)[0] / norms
+    def differ(batch_tokens: int) -> np.ndarray:
+        rows, *_ = OnnxBackend(folder, batch_tokens).embed_texts(probes.SENTENCES)
+        return (rows - expected) / norms
 
     limits = TOLERANCE, MOST_OF_LENGTH
-    check = functools.partial(_check, "an embedding", expected / norms, compute, limits)
     settings = {
         "fingerprint": export_fingerprint(encoder, options.unit_norm),
         "pooling": encoder.pooling,
         "unit_norm": options.unit_norm,
         "projection": options.projection,
     }
-    return _write(folder, model, config, encoder.vocabulary, length, options, settings, check)
+    own = folder, options, config, encoder.vocabulary, length, settings
+    return _write(*own, model, "an embedding", differ, limits)
 
 
 @probes.no_warnings()
@@ -82,76 +82,59 @@ def write_reranker(
     config, longest = true_config(model.path), settings.first_tokens + settings.second_tokens
     write_reranker_settings(folder, settings)
     written = dataclasses.replace(model, path=folder)
-    expected = probes.score(model, scorers.load_checkpoint_scorer(model), _TOGETHER)
+    expected = probes.score(model, batch_tokens=_TOGETHER)
     real = expected > NO_CANDIDATE
     spread = float(expected[real].std())
 
-    def compute(batch_tokens: int) -> np.ndarray:
-        scores = probes.score(model, scorers.load_onnx_scorer(written), batch_tokens)
-        return scores[real, np.newaxis] / spread
+    def differ(batch_tokens: int) -> np.ndarray:
+        scores = probes.score(written, scorers.load_onnx_scorer, batch_tokens)
+        return (scores - expected)[real, np.newaxis] / spread
 
     limits = TOLERANCE * max(1.0, 1.0 / spread), MOST_OF_SPREAD
-    true = expected[real, np.newaxis] / spread
-    check = functools.partial(_check, "a score", true, compute, limits)
     graph = build_cross_encoder(scorers.read_weights(model), config)
     facts = {"fingerprint": scorers.hash_reranker(model)}
-    return _write(folder, graph, config, model.vocabulary, longest, options, facts, check)
+    own = folder, options, config, model.vocabulary, longest, facts
+    return _write(*own, graph, "a score", differ, limits)
 
 
 def _write(
     folder: pathlib.Path,
-    model: onnx.ModelProto,
+    options: ExportOptions,
     config: dict[str, Any],
     vocabulary: Vocabulary,
     longest: int,
-    options: ExportOptions,
     settings: dict[str, Any],
-    check: Callable[..., Facts],
+    model: onnx.ModelProto,
+    what: str,
+    differ: Callable[[int], np.ndarray],
+    limits: tuple[float, float],
 ) -> Facts:
-    """Writes model.onnx and its settings, which `OnnxFile.written` reads; `check` writes and checks
-    the model, see `_check`.
+    """Writes model.onnx and what is beside it, for `OnnxFile`, and refuses a model that computes
+    something else than is expected: `differ` gives the differences of `what` in batches of at most
+    so many tokens, float `[n, k]`. The `limits` are for float32 and for eight bits.
     """
     write_json(folder / "config.json", config, sort_keys=True)
     vocabulary.write_tokenizer(folder, longest)
     path = folder / MODEL_FILE
-    facts = check(path, model)
-    if options.quantize == "int8":
-        del settings["fingerprint"]  # of other embeddings
-        magnitudes = measure_channels(model, (vocabulary.cls_id, vocabulary.sep_id), longest)
-        model = quantize_model(model, magnitudes)
-        facts = {"weights": "int8"} | check(path, model, "eight bits: ")
-    settings |= {
-        "compute_dtype": "float32" if options.quantize == "none" else options.quantize,
-        "sha256": hash_file(path),
-    }
+    kinds = ("float32",) if options.quantize == "none" else ("float32", options.quantize)
+    for kind, limit in zip(kinds, limits):
+        facts, mark = Facts(), ""
+        if kind == "int8":
+            facts, mark = {"weights": kind}, "eight bits: "
+            del settings["fingerprint"]  # of other embeddings
+            ends = vocabulary.cls_id, vocabulary.sep_id
+            model = quantize_model(model, measure_channels(model, ends, longest))
+        onnx.checker.check_model(model)
+        onnx.save(model, path)
+        alone, together = differ(1), differ(_TOGETHER)
+        difference, apart = (
+            float(np.linalg.norm(rows, axis=1).max())
+            for rows in (np.concatenate([alone, together]), alone - together)
+        )
+        measured = [(f"{mark}difference of {what} from the model's", difference, limit)]
+        if kind == "int8":
+            measured.append((f"{mark}{what} alone and in a batch", apart, MOST_APART))
+        facts |= probes.refuse(path, measured)
+    settings |= {"compute_dtype": kind, "sha256": hash_file(path)}
     write_json(folder / SETTINGS_FILE, settings, sort_keys=True)
     return facts
-
-
-def _check(
-    what: str,
-    expected: np.ndarray,
-    compute: Callable[[int], np.ndarray],
-    limits: tuple[float, float],
-    path: pathlib.Path,
-    model: onnx.ModelProto,
-    eight_bits: str = "",
-) -> Facts:
-    """Writes a model and refuses one that computes something else than `expected`, float `[n, k]`,
-    in batches of at most so many tokens. The `limits` are for float32 and for eight bits, whose
-    messages begin with `eight_bits`.
-    """
-    onnx.checker.check_model(model)
-    onnx.save(model, path)
-    alone, together = compute(1), compute(_TOGETHER)
-
-    def apart(one: np.ndarray, other: np.ndarray) -> float:
-        return float(np.linalg.norm(one - other, axis=1).max())
-
-    difference = max(apart(alone, expected), apart(together, expected))
-    told = f"{eight_bits}difference of {what} from the model's"
-    measured = [(told, difference, limits[bool(eight_bits)])]
-    if eight_bits:
-        told = f"{eight_bits}{what} alone and in a batch"
-        measured.append((told, apart(alone, together), MOST_APART))
-    return probes.refuse(path, measured)

@@ -46,27 +46,25 @@ class Graph:
         self._config = config
         self._first = first
 
-    def constant(self, name: str, value: Constant) -> str:
-        self.constants[name] = np.asarray(value, np.float32 if isinstance(value, float) else None)
-        return name
-
     def add(
         self, operation: str, *inputs: str | Constant, name: str = "", **attributes: object
     ) -> str:
-        """Adds an operation on results and constants, by their names, and on other constants."""
+        """Adds an operation on results and constants, by their names, and on further constants."""
         name = name or f"{operation}_{self._first + len(self.nodes)}"
-        names = [
-            each if isinstance(each, str) else self.constant(f"{name}.{place}", each)
-            for place, each in enumerate(inputs)
-        ]
+        names = [x if isinstance(x, str) else f"{name}.{i}" for i, x in enumerate(inputs)]
+        for own, value in zip(names, inputs, strict=True):
+            if not isinstance(value, str):
+                kind = np.float32 if isinstance(value, float) else None
+                self.constants[own] = np.asarray(value, kind)
         self.nodes.append(helper.make_node(operation, names, [name], name=name, **attributes))
         return name
 
     def dense(self, name: str, x: str, scale: float = 1.0) -> str:
         """A dense layer of `[..., k]` by PyTorch's weights `[n, k]`, times a scale."""
         kernel, bias = (self.constants[f"{name}.{part}"] for part in ("weight", "bias"))
-        columns = self.constant(f"{name}.kernel", kernel.T * np.float32(scale))
-        return self.add("Add", self.add("MatMul", x, columns), bias * np.float32(scale))
+        columns = kernel.T * np.float32(scale)
+        product = self.add("MatMul", x, columns, name=f"{name}.product")
+        return self.add("Add", product, bias * np.float32(scale))
 
     def encode(self, tables: Tensors, first_only: bool = False) -> tuple[str, str]:
         """The BERT's output, `[batch, tokens, dim]`, or with `first_only` that of the first token
@@ -92,7 +90,9 @@ class Graph:
         x = self._norm("embeddings", x)
         layers = sum(name.endswith(".intermediate.dense.bias") for name in self.constants)
         for index in range(layers):
-            x = self._layer(f"encoder.layer.{index}", x, bias, first_only and index == layers - 1)
+            first = first_only and index == layers - 1
+            queries = self.add("Slice", x, [0], [1], [1]) if first else x
+            x = self._layer(f"encoder.layer.{index}", queries, x, bias)
         return x, mask
 
     def _relative_bias(self, tokens: str) -> str:
@@ -104,7 +104,7 @@ class Graph:
         table = self.add("GatherND", self.constants[RELATIVE_BIAS][BUCKET_OF], rows)
         return self.add("Transpose", table, perm=[2, 0, 1])
 
-    def _layer(self, prefix: str, x: str, bias: str, first_only: bool) -> str:
+    def _layer(self, prefix: str, x: str, everything: str, bias: str) -> str:
         num_heads = int(self._config["num_attention_heads"])
         width = len(self.constants[f"{prefix}.output.LayerNorm.bias"]) // num_heads
 
@@ -113,9 +113,6 @@ class Graph:
             split = self.add("Reshape", projected, [0, 0, num_heads, width])
             return self.add("Transpose", split, perm=order)
 
-        everything = x
-        if first_only:
-            x = self.add("Slice", x, [0], [1], [1])
         # The attention's scaling factor is folded into the query.
         query = heads("query", x, [0, 2, 1, 3], width**-0.5)
         key = heads("key", everything, [0, 2, 3, 1])

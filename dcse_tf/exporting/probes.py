@@ -2,7 +2,7 @@
 
 import contextlib
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from absl import logging
@@ -12,7 +12,7 @@ from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.errors import OutputError
 from dcse_tf.exporting.export_formats import Facts
 from dcse_tf.reranker.reranker import Reranker
-from dcse_tf.reranker.scorers import RerankerFolder, Scorer
+from dcse_tf.reranker.scorers import RerankerFolder, Scorer, load_checkpoint_scorer
 
 _QUESTION, _LONG = "Where is my parcel?", "It left our store today . " * 200
 # The empty string, white space, several languages and scripts, accents, a ligature, an emoji,
@@ -38,6 +38,11 @@ CANDIDATES = [
     ["I drink it black.", "Café", "a" * 300, "It rains."],
     ["The courier comes at noon.", "no", "No!", "我的包裹"],
 ]
+TEXTS = {
+    "sentences": np.array(SENTENCES),
+    "context": np.array(CONTEXTS),
+    "candidates": np.array(CANDIDATES),
+}
 
 
 def embed(encoder: EncoderGraph, unit_norm: bool) -> np.ndarray:
@@ -46,9 +51,13 @@ def embed(encoder: EncoderGraph, unit_norm: bool) -> np.ndarray:
     return normalize(rows).astype(np.float32) if unit_norm else rows
 
 
-def score(model: RerankerFolder, scorer: Scorer, batch_tokens: int = BATCH_TOKENS) -> np.ndarray:
+def score(
+    model: RerankerFolder,
+    load: Callable[[RerankerFolder], Scorer] = load_checkpoint_scorer,
+    batch_tokens: int = BATCH_TOKENS,
+) -> np.ndarray:
     """The scores of CANDIDATES in CONTEXTS, float32 `[n, candidates]`, by the same code."""
-    reranker = Reranker(scorer, model.settings, model.vocabulary, batch_tokens=batch_tokens)
+    reranker = Reranker(load(model), model.settings, model.vocabulary, batch_tokens=batch_tokens)
     return np.stack(reranker.score(CONTEXTS, CANDIDATES, show_progress=False))
 
 

@@ -1,6 +1,5 @@
 """Exports encoders and re-rankers as SavedModels, and checks them in a fresh process."""
 
-import functools
 import os
 import pathlib
 import subprocess
@@ -49,6 +48,7 @@ def serve_encoder(encoder: EncoderGraph, unit_norm: bool) -> tf.Module:
     of any other form.
     """
 
+    # Traced once, and shared by both functions.
     @tf.function(input_signature=_SENTENCES)
     def tokenize(sentences: tf.Tensor) -> tf.Tensor:
         return encoder.tokenize(sentences).to_tensor()
@@ -98,39 +98,33 @@ def serve_reranker(folder: scorers.RerankerFolder) -> tf.Module:
         strings, turns, responses = _list_texts(context, candidates)
         # Not truncated here, since a long context is truncated at its start as a whole.
         texts = strip_ends(tokenizer.tokenize(strings, _NO_LIMIT)[0])
-
-        # The id of every token of the contexts, and its speaker, 0 for that of the response and
-        # else 1: int32 [n, (tokens), 2].
-        is_turn = ~_is_blank(context)
+        is_turn, pairs = ~_is_blank(context), tf.where(~_is_blank(candidates))  # int64 [pairs, 2]
+        # The speaker of each turn: 0 for that of the response, else 1.
         later = tf.cumsum(tf.cast(is_turn, tf.int32), 1, exclusive=True, reverse=True)
+        said, said_by = (
+            tf.gather(tf.ragged.boolean_mask(table, is_turn), pairs[:, 0])
+            for table in (turns, 1 - later % 2)
+        )
         ended = end_turns(texts, rule.end_of_turn_id)
-        tokens = tf.gather(ended, tf.ragged.boolean_mask(turns, is_turn))
-        who = tf.gather(tf.boolean_mask(1 - later % 2, is_turn), find_rows(tokens.values))
-        said = join_turns(tokens.with_flat_values(tf.stack([tokens.flat_values, who], axis=1)))
+        tokens = tf.gather(ended, said)  # int32 [pairs, (turns), (tokens)]
+        speakers = tf.gather(said_by.values, find_rows(tokens.values))
+        first, second = join_turns(tokens), tf.gather(texts, tf.gather_nd(responses, pairs))
 
-        pairs = tf.where(~_is_blank(candidates))  # int64 [pairs, 2]
-        first = tf.gather(said, pairs[:, 0])
-        second = tf.gather(texts, tf.gather_nd(responses, pairs))
-        some = tf.shape(pairs)[0] > 0
-        scores = tf.cond(some, lambda: score_pairs(first, second), lambda: tf.zeros([0]))
+        def score_pairs() -> tf.Tensor:
+            places = place_segments(first, second, rule.first_tokens, rule.second_tokens)
+            return model.score(
+                {
+                    "token_ids": places.fill(first.values, second.values, rule.marks),
+                    "segment_ids": places.segment_ids(),
+                    "padding_mask": tf.sequence_mask(places.lengths),
+                    # [CLS], [SEP] and the response always have speaker 0.
+                    "speaker_ids": places.fill(speakers, tf.zeros_like(second.values)),
+                }
+            )
+
+        scores = tf.cond(tf.size(pairs) > 0, score_pairs, lambda: tf.zeros([0]))
         nothing = tf.fill(tf.shape(candidates), NO_CANDIDATE)
         return {"scores": tf.tensor_scatter_nd_update(nothing, pairs, scores)}
-
-    def score_pairs(first: tf.RaggedTensor, second: tf.RaggedTensor) -> tf.Tensor:
-        """Logits, float32 `[pairs]`, of all pairs in one batch: of ids and speakers of contexts'
-        tokens, int32 `[pairs, (tokens), 2]`, and ids of responses', int32 `[pairs, (tokens)]`.
-        """
-        ids, speakers = (first.with_values(first.values[:, place]) for place in (0, 1))
-        places = place_segments(ids, second, rule.first_tokens, rule.second_tokens)
-        return model.score(
-            {
-                "token_ids": places.fill(ids.values, second.values, rule.marks),
-                "segment_ids": places.segment_ids(),
-                "padding_mask": tf.sequence_mask(places.lengths),
-                # [CLS], [SEP] and the response always have speaker 0.
-                "speaker_ids": places.fill(speakers.values, tf.zeros_like(second.values)),
-            }
-        )
 
     served = tf.Module()
     served.functions, served.parts = {SCORE: score}, (model, tokenizer)
@@ -147,10 +141,15 @@ def _list_texts(
     """The distinct strings of two tables, `[texts]`, and each table as rows of them, int32."""
     message = "context and candidates: expected as many rows in both"
     tf.debugging.assert_equal(tf.shape(context)[0], tf.shape(candidates)[0], message)
-    both = [tf.reshape(table, [-1]) for table in (context, candidates)]
-    strings, rows = tf.unique(tf.concat(both, 0))
-    turns = tf.reshape(rows[: tf.size(context)], tf.shape(context))
-    return strings, turns, tf.reshape(rows[tf.size(context) :], tf.shape(candidates))
+    strings, rows = tf.unique(
+        tf.concat([tf.reshape(context, [-1]), tf.reshape(candidates, [-1])], 0)
+    )
+    turns, responses = tf.split(rows, [tf.size(context), tf.size(candidates)])
+    return (
+        strings,
+        tf.reshape(turns, tf.shape(context)),
+        tf.reshape(responses, tf.shape(candidates)),
+    )
 
 
 def write_encoder(folder: pathlib.Path, encoder: EncoderGraph, options: ExportOptions) -> Facts:
@@ -158,14 +157,12 @@ def write_encoder(folder: pathlib.Path, encoder: EncoderGraph, options: ExportOp
     # Postprocessing can magnify differences, as whitening does, which scales up directions that
     # hardly vary.
     tolerance = TOLERANCE * (100 if encoder.postprocessing else 1)
-    embed = functools.partial(probes.embed, encoder, options.unit_norm)
-    requests: Requests = {EMBED: ({"sentences": probes.SENTENCES}, embed, tolerance)}
+    checks: Checks = {EMBED: (lambda: probes.embed(encoder, options.unit_norm), tolerance)}
     if match := SentenceEncoder(encoder).match:
-        compare = functools.partial(match, probes.CONTEXTS, probes.CANDIDATES)
-        requests[MATCH] = (_TEXTS, compare, TOLERANCE)
+        checks[MATCH] = (lambda: match(probes.CONTEXTS, probes.CANDIDATES), TOLERANCE)
     settings = {**encoder.settings, "fingerprint": export_fingerprint(encoder, options.unit_norm)}
     served = serve_encoder(encoder, options.unit_norm)
-    return _write(folder, served, options.to_dict() | settings, requests)
+    return _write(folder, served, options.to_dict() | settings, checks)
 
 
 def export_fingerprint(encoder: EncoderGraph, unit_norm: bool) -> str:
@@ -179,25 +176,18 @@ def write_reranker(
 ) -> Facts:
     """Writes and checks a re-ranker as `write_encoder` does an encoder."""
     settings = vars(model.settings) | {"fingerprint": scorers.hash_reranker(model)}
-    requests: Requests = {
-        SCORE: (
-            _TEXTS,
-            lambda: probes.score(model, scorers.load_checkpoint_scorer(model)),
-            SCORE_TOLERANCE,
-        )
-    }
-    return _write(folder, serve_reranker(model), options.to_dict() | settings, requests)
+    checks: Checks = {SCORE: (lambda: probes.score(model), SCORE_TOLERANCE)}
+    return _write(folder, serve_reranker(model), options.to_dict() | settings, checks)
 
 
-# What each signature is asked, a function that returns what the model itself answers, and the
-# largest difference that is accepted.
-Requests = dict[str, tuple[dict[str, list], Callable[[], np.ndarray], float]]
-_TEXTS: dict[str, list] = {"context": probes.CONTEXTS, "candidates": probes.CANDIDATES}
+# Of each signature a function that returns what the model itself answers, and the largest
+# difference that is accepted.
+Checks = dict[str, tuple[Callable[[], np.ndarray], float]]
 
 
 @probes.no_warnings()
 def _write(
-    folder: pathlib.Path, served: tf.Module, settings: dict[str, Any], requests: Requests
+    folder: pathlib.Path, served: tf.Module, settings: dict[str, Any], checks: Checks
 ) -> Facts:
     """Writes a SavedModel and its settings, and compares its answers with the model's own.
 
@@ -212,13 +202,8 @@ def _write(
         raise OutputError(f"{folder}: cannot be written: {reason}") from error
     write_json(folder / SETTINGS_FILE, settings, sort_keys=True)
 
-    asked = {
-        f"{signature}/{name}": np.array(texts)
-        for signature, (inputs, *_) in requests.items()
-        for name, texts in inputs.items()
-    }
-    answers, measured = _answer(folder, asked), []
-    for signature, (_, compute, tolerance) in requests.items():
+    answers, measured = _answer(folder), []
+    for signature, (compute, tolerance) in checks.items():
         # Both sides of the comparison run on the CPU: this process holds the GPU's memory, and a
         # GPU rounds differently.
         with tf.device("CPU:0"):
@@ -233,14 +218,14 @@ def _write(
     return probes.refuse(folder, measured)
 
 
-def _answer(folder: pathlib.Path, texts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The answers of a fresh process, see `fresh_process.answer`."""
+def _answer(folder: pathlib.Path) -> dict[str, np.ndarray]:
+    """The answers of a fresh process to the probes, see `fresh_process.answer`."""
     with tempfile.TemporaryDirectory() as exchange:
-        asked, answers = (pathlib.Path(exchange, name) for name in ("asked.npz", "found.npz"))
-        np.savez(asked, **texts)  # type: ignore[arg-type]
+        path = pathlib.Path(exchange, "texts.npz")
+        np.savez(path, **probes.TEXTS)  # type: ignore[arg-type]
         # -P keeps the modules in the program's folder from being imported.
         done = subprocess.run(
-            [sys.executable, "-P", str(_PROGRAM), str(folder), str(asked), str(answers)],
+            [sys.executable, "-P", str(_PROGRAM), str(folder), str(path)],
             env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "3"},
             capture_output=True,
             text=True,
@@ -248,5 +233,5 @@ def _answer(folder: pathlib.Path, texts: dict[str, np.ndarray]) -> dict[str, np.
         if done.returncode:
             reason = next(reversed(done.stderr.strip().splitlines()), "no message")
             raise OutputError(f"the export is refused: a fresh process cannot run it: {reason}")
-        with np.load(answers) as arrays:
+        with np.load(path) as arrays:
             return dict(arrays)

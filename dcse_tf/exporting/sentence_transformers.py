@@ -49,9 +49,9 @@ def write_encoder(folder: pathlib.Path, encoder: EncoderGraph, options: ExportOp
     # pooler out.
     dim = config["hidden_size"]
     kernel = np.random.default_rng(0).normal(0.0, 0.02, [dim, dim]).astype(np.float32)
-    name, bias = weights.POOLER, np.zeros(dim, np.float32)
+    pooler = {"weight": kernel, "bias": np.zeros(dim, np.float32)}
     tensors = weights.read_bert_tensors(encoder.source, config)
-    tensors |= {f"{name}.weight": kernel, f"{name}.bias": bias}
+    tensors |= {f"{weights.POOLER}.{part}": value for part, value in pooler.items()}
     weights.write_bert(folder, config, tensors)
     vocabulary = number_as_written(encoder.vocabulary, config)
     vocabulary.write_tokenizer(folder, encoder.max_sequence_length)

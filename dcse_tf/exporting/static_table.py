@@ -8,13 +8,11 @@ initial table, so vectors of tokens that the corpus does not contain stay as the
 """
 
 import pathlib
-from collections.abc import Callable
 
 import numpy as np
 import scipy.sparse
 import scipy.sparse.linalg
 import tensorflow as tf
-from scipy.sparse.linalg import LinearOperator
 
 from dcse_tf.bert.tensor_files import write_tensor_file
 from dcse_tf.data.manifest import read_manifest
@@ -49,21 +47,18 @@ def write_encoder(folder: pathlib.Path, encoder: EncoderGraph, options: ExportOp
     manifest = read_manifest(data_dir, vocabulary.fingerprint())
     ids = sample_utterances(data_dir, manifest, _UTTERANCES, seed=0)
 
-    # Every token of the vocabulary between [CLS] and [SEP].
-    tokens = np.arange(len(vocabulary.tokens), dtype=np.int32)
-    ends = (np.full_like(tokens, end) for end in (vocabulary.cls_id, vocabulary.sep_id))
-    alone = tf.RaggedTensor.from_tensor(np.stack([next(ends), tokens, next(ends)], axis=1))
-    embeddings = {}
-    for name, rows in {"utterances": ids, "the vocabulary": alone}.items():
+    def embed(name: str, rows: tf.RaggedTensor) -> np.ndarray:
         with Progress(f"tokens of {name} embedded") as progress:
             inputs = encoder.read_tokens(rows)
-            found = encoder.embed_inputs(*inputs, progress=progress.update)
-            embeddings[name] = normalize(found)
+            return normalize(encoder.embed_inputs(*inputs, progress=progress.update))
 
+    # Every token of the vocabulary between [CLS] and [SEP].
+    size, begin, end = len(vocabulary.tokens), vocabulary.cls_id, vocabulary.sep_id
+    alone = tf.RaggedTensor.from_tensor([[begin, token, end] for token in range(size)])
     first = vocabulary.count_prefix() + 1
-    counts = count_tokens(ids[:, first:-1], vocabulary.unk_id, len(tokens))
-    utterances = embeddings["utterances"]
-    table, before, cosine = fit_table(counts, utterances, embeddings["the vocabulary"])
+    counts = count_tokens(ids[:, first:-1], vocabulary.unk_id, size)
+    utterances = embed("utterances", ids)
+    table, before, cosine = fit_table(counts, utterances, embed("the vocabulary", alone))
     # Of SentencePiece's tokenizers model2vec and `load_static` cannot tell which token is unknown;
     # with a zero vector it changes only the length of a sum, which is scaled to 1.
     table[vocabulary.unk_id] = 0.0
@@ -146,23 +141,16 @@ def _solve_ridge(counts: scipy.sparse.csr_matrix, rest: np.ndarray) -> np.ndarra
     """
     used = np.flatnonzero(counts.getnnz(axis=0))
     of_used = counts[:, used]
-    matrix = (of_used.T @ of_used + _RIDGE**2 * scipy.sparse.identity(len(used))).tocsr()
-    goals = of_used.T @ rest
-    diagonal = matrix.diagonal()[:, None]
-
-    def as_operator(apply: Callable[[np.ndarray], np.ndarray]) -> LinearOperator:
-        shape = goals.size, goals.size
-        return LinearOperator(shape, lambda x: apply(x.reshape(goals.shape)).ravel(), dtype=float)
-
-    found, _ = scipy.sparse.linalg.cg(
-        as_operator(lambda x: matrix @ x),
-        goals.ravel(),
-        rtol=_TOLERANCE,
-        # Jacobi preconditioning: frequent tokens have far larger entries than rare ones, and
-        # without it ten times as many steps are needed.
-        M=as_operator(lambda x: x / diagonal),
-        maxiter=10 * len(goals),  # rounding can prevent convergence
+    matrix = of_used.T @ of_used + _RIDGE**2 * scipy.sparse.identity(len(used))
+    # Scaled to a diagonal of ones: frequent tokens have far larger entries than rare ones, and
+    # without it ten times as many steps are needed.
+    scale = scipy.sparse.diags(matrix.diagonal() ** -0.5)
+    matrix, goals = (scale @ matrix @ scale).tocsr(), scale @ (of_used.T @ rest)
+    operator = scipy.sparse.linalg.LinearOperator(
+        (goals.size, goals.size), lambda x: (matrix @ x.reshape(goals.shape)).ravel(), dtype=float
     )
+    steps = 10 * len(goals)  # rounding can prevent convergence
+    found, _ = scipy.sparse.linalg.cg(operator, goals.ravel(), rtol=_TOLERANCE, maxiter=steps)
     change = np.zeros((counts.shape[1], rest.shape[1]))
-    change[used] = found.reshape(goals.shape)
+    change[used] = scale @ found.reshape(goals.shape)
     return change

@@ -67,7 +67,7 @@ BUDGETS = {
     "data": 3453,
     "encoder": 1056,
     "evaluation": 1442,
-    "exporting": 1554,
+    "exporting": 1513,
     "inspecting": 415,
     "matching": 626,
     "reading": 666,
