@@ -113,11 +113,10 @@ def verified_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
     The fresh process that test_saved_model and test_end_to_end use takes seconds.
     """
-    from dcse_tf.exporting.fresh_process import answer
-    from dcse_tf.exporting.probes import TEXTS
+    from dcse_tf.exporting import fresh_process, probes, saved_model
 
-    own = "dcse_tf.exporting.saved_model._answer"
-    monkeypatch.setattr(own, lambda folder: answer(str(folder), TEXTS))
+    answer = fresh_process.answer
+    monkeypatch.setattr(saved_model, "_answer", lambda folder: answer(str(folder), probes.TEXTS))
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,7 @@ from tiny_reranker import (
 
 import dcse_tf
 from dcse_tf.bert.vocabulary import NO_CANDIDATE
+from dcse_tf.encoder.exported_models import EMBED
 from dcse_tf.encoder.graph import EncoderGraph, load_graph
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError, OutputError
@@ -136,12 +137,9 @@ def test_each_answer_is_held_to_the_encoders(graph, tmp_path, monkeypatch, facto
         right["match"] = np.concatenate([similarities[2:3], similarities])
     answers = [true + 0.9 * tolerance]
 
-    def answer(folder):
-        return {"serving_default": answers.pop(), **right}
-
-    monkeypatch.setattr(saved_model, "_answer", answer)
+    monkeypatch.setattr(saved_model, "_answer", lambda _: {EMBED: answers.pop(), **right})
     (difference, *_) = write_encoder(tmp_path, encoder, options).values()
-    assert set(tf.saved_model.load(str(tmp_path)).signatures) == {"serving_default", *right}
+    assert set(tf.saved_model.load(str(tmp_path)).signatures) == {EMBED, *right}
     assert float(difference) == pytest.approx(0.9 * tolerance, rel=0.1)
     for wrong in (
         true + 1.1 * tolerance,
