@@ -7,6 +7,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import gc
 import json
 import pathlib
+import re
+import types
 from collections.abc import Iterator
 
 import hypothesis
@@ -128,3 +130,25 @@ def no_tensorflow(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     root = pathlib.Path(__file__).parent.parent
     paths = [str(folder), str(root), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+@pytest.fixture
+def printed_examples() -> Iterator[types.ModuleType]:
+    """What docs/extending.md prints, registered as if a plug-in had been loaded."""
+    from dcse_tf.baselines.registry import BASELINES
+    from dcse_tf.data.formats import FORMATS
+    from dcse_tf.exporting.export_formats import FORMATS as EXPORTS
+    from dcse_tf.tasks import TASKS
+
+    registries = (BASELINES, EXPORTS, FORMATS, TASKS)
+    before = [dict(entries) for entries in registries]
+    page = pathlib.Path(__file__).parents[1] / "docs/extending.md"
+    printed = types.ModuleType("printed")
+    for example in re.findall(
+        r"^```python\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE
+    ):
+        exec(example, vars(printed))
+    yield printed
+    for registry, entries in zip(registries, before, strict=True):
+        registry.clear()
+        registry.update(entries)

@@ -3,7 +3,6 @@
 import json
 import shutil
 
-import keras
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -12,7 +11,7 @@ from tiny_bert import DIM, LAYERS
 from tiny_checkpoints import prepare_for
 
 from dcse_tf.baselines import BaselineSpec, Fitted, register_baseline
-from dcse_tf.baselines.registry import BASELINES, BaselineOptions, FittedToEmbeddings
+from dcse_tf.baselines.registry import BASELINES, BaselineOptions
 from dcse_tf.bert import bert as bert_encoder
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.data.manifest import read_manifest
@@ -22,7 +21,6 @@ from dcse_tf.errors import InputError
 from dcse_tf.evaluation.evaluate import EvaluateOptions, evaluate
 from dcse_tf.exporting.export import export
 from dcse_tf.exporting.export_formats import ExportOptions
-from dcse_tf.options import OptionError, option
 from dcse_tf.training.fit_baseline import fit_baseline
 
 pytestmark = pytest.mark.slow
@@ -216,34 +214,6 @@ def test_a_fault_of_the_input_leaves_no_folder(bert, data_dir, baselines, tmp_pa
         assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("kind", "settings", "field"),
-    [
-        ("whitening", {"data_dir": "d"}, "encoder"),
-        ("flow", {"encoder": "e"}, "data_dir"),
-        ("centering", {"encoder": "e", "data_dir": "d", "projection": "context"}, "projection"),
-        ("word_vectors", {"word_vectors": "a.npz"}, "word_index"),
-        ("word_vectors", {"word_vectors": "a.txt", "word_index": "b.json"}, "word_index"),
-        ("word_vectors", {}, "word_vectors"),
-    ],
-)
-def test_settings_that_do_not_go_together_are_refused(kind, settings, field):
-    with pytest.raises(OptionError, match=f"^`{field}`"):
-        BASELINES[kind].options(output_dir="out", **settings)
-
-
-class ShiftingOptions(FittedToEmbeddings):
-    share: float = option(1.0, "How much of the mean is subtracted.", minimum=0.0)
-
-
-def fit_mean(options, corpus):
-    return Fitted({"shift": options.share * corpus.embeddings().mean(axis=0)}, {})
-
-
-def make_shift(fitted, dim):
-    return keras.layers.Lambda(lambda x: x - fitted.tensors["shift"], name="shifting")
-
-
 def fit_lengths(options, corpus):
     return Fitted({"longest": np.array([20])}, {}, "a text has 20 characters")
 
@@ -253,31 +223,13 @@ def make_lengths(fitted):
     return lambda texts: np.array([[len(text) / longest, 1.0] for text in texts], np.float32)
 
 
-@pytest.fixture
-def registered():
-    """Two baselines of this file, gone after the test."""
-    register_baseline(
-        BaselineSpec("shifting", "no mean", ShiftingOptions, fit_mean, make_layer=make_shift)
+def test_baselines_from_outside_are_fitted_and_loaded(printed_examples, fit, bert, utterances):
+    expected = encode(bert) / np.sqrt(utterances.std(axis=0) + 1e-6)
+    np.testing.assert_allclose(encode(fit("scaling", strength=0.5)), expected, rtol=1e-4, atol=1e-5)
+
+    lengths = BaselineSpec(
+        "lengths", "how long", BaselineOptions, fit_lengths, make_encode=make_lengths
     )
-    register_baseline(
-        BaselineSpec("lengths", "how long", BaselineOptions, fit_lengths, make_encode=make_lengths)
-    )
-    yield
-    del BASELINES["shifting"], BASELINES["lengths"]
-
-
-def test_baselines_from_outside_are_fitted_and_loaded(registered, fit, bert, utterances):
-    expected = encode(bert) - 0.5 * utterances.mean(axis=0)
-    np.testing.assert_allclose(encode(fit("shifting", share=0.5)), expected, atol=1e-5)
-
-    lengths = encode(fit("lengths"))
-    np.testing.assert_allclose(lengths[0], [len(SENTENCES[0]) / 20, 1], rtol=1e-6)
-
-
-def test_a_name_that_is_taken_and_a_spec_without_a_form_are_refused():
-    with pytest.raises(ValueError, match="'flow'"):
-        register_baseline(
-            BaselineSpec("flow", "", ShiftingOptions, fit_mean, make_layer=make_shift)
-        )
-    with pytest.raises(ValueError, match="make_layer or make_encode"):
-        BaselineSpec("x", "", ShiftingOptions, fit_mean)
+    register_baseline(lengths)
+    found = encode(fit("lengths"))
+    np.testing.assert_allclose(found[0], [len(SENTENCES[0]) / 20, 1], rtol=1e-6)

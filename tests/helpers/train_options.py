@@ -36,6 +36,20 @@ def rewind(run_dir, step):
     return copy
 
 
+def read_scalars(run_dir):
+    """What TensorBoard shows of a run: by name, without train/, the values in order."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.util.tensor_util import make_ndarray
+
+    events = EventAccumulator(str(run_dir / "tensorboard"), size_guidance={"tensors": 0}).Reload()
+    return {
+        tag.removeprefix("train/"): [
+            make_ndarray(event.tensor_proto).tolist() for event in events.Tensors(tag)
+        ]
+        for tag in events.Tags()["tensors"]
+    }
+
+
 def write_untrained(folder, **values):
     """Writes the encoder of a training without a step into a new folder; returns the training."""
     from dcse_tf.training.build import build_training

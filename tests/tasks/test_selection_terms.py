@@ -7,7 +7,7 @@ import pytest
 import reference
 import safetensors.numpy
 import tensorflow as tf
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from train_options import read_scalars
 
 import dcse_tf
 from dcse_tf.reading.cross_encoder import TurnScores
@@ -74,13 +74,8 @@ def test_the_authors_form_shares_the_head_and_fades(data_dir, tmp_path):
     # With a head of its own, the task does not teach the matching's.
     apart, shared = train("apart"), train("shared", share_head=True)
     assert (apart["classifier.weight"] != shared["classifier.weight"]).any()
-    events = EventAccumulator(str(tmp_path / "shared/tensorboard"))
-    events.Reload()
-    logged = {
-        name: np.array([float(tf.make_ndarray(e.tensor_proto)) for e in events.Tensors(tag)])
-        for tag in events.Tags()["tensors"]
-        if (name := tag.rpartition("/")[2]).endswith("loss")
-    }
+    scalars = read_scalars(tmp_path / "shared")
+    logged = {name: np.array(values) for name, values in scalars.items() if "loss" in name}
     # Of four steps the last two fade: of two halves there are 4/4 and 2/4 left.
     auxiliary = logged["next_session_loss"] + logged["consistency_loss"]
     expected = logged["matching_loss"] + [1.0, 1.0, 1.0, 0.5] * auxiliary

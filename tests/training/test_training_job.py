@@ -11,9 +11,7 @@ import pytest
 import reference
 import safetensors.numpy
 from lettered_corpus import TOKENS, prepare_sessions, turn_ids
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.util.tensor_util import make_ndarray
-from train_options import make_options
+from train_options import make_options, read_scalars
 
 from dcse_tf.bert import bert
 from dcse_tf.errors import InputError
@@ -55,14 +53,7 @@ def describe(corpus, run_dir, **changes):
 def run(corpus, run_dir, **changes):
     """Trains; the scalars of every step by their names, each a list."""
     train(make_options(**describe(corpus, run_dir, **changes)))
-    events = EventAccumulator(str(run_dir / "tensorboard"), size_guidance={"tensors": 0}).Reload()
-    return {
-        tag.removeprefix("train/"): [
-            float(make_ndarray(e.tensor_proto)) for e in events.Tensors(tag)
-        ]
-        for tag in events.Tags()["tensors"]
-        if tag.startswith("train/")
-    }
+    return read_scalars(run_dir)
 
 
 def read_tensors(folder):
