@@ -7,8 +7,9 @@ import math
 import pytest
 from train_options import resolve
 
+from dcse_tf.arguments import parse_flags
+from dcse_tf.cli.commands import load_options
 from dcse_tf.errors import InputError
-from dcse_tf.exporting.export_formats import ExportOptions
 from dcse_tf.files import write_record
 from dcse_tf.options import OptionError, Options, option
 from dcse_tf.tasks import TASKS
@@ -110,35 +111,74 @@ def train_config(**changes):
     return TrainOptions.from_dict(settings)
 
 
-# Values of a training, and the option that the error names.
-REFUSED_BY_TRAIN = [
-    ({"data_dir": ""}, "data_dir"),
-    ({"run_dir": ""}, "run_dir"),
-    ({"task": "gpt"}, "task"),
-    ({"encoder_size": ""}, "encoder"),
-    ({"encoder": "bert"}, "encoder"),
-    ({"encoder_size": "", "encoder": "run/"}, "run_dir"),
-    ({"epochs": math.inf}, "epochs"),
-    ({"clip_norm": 0.0}, "clip_norm"),
-    ({"global_batch_size": 25, "negatives": 3, "logical_cpus": 2}, "global_batch_size"),
-    ({"logical_cpus": 3, "negatives": 3}, "global_batch_size"),
-    ({"session_turns": 8}, "session_turns"),
-    ({"negatives": 20}, "negatives"),
-    ({"global_batch_size": 9}, "negatives"),
-    ({"best_metric": "dev/map"}, "best_metric"),
-    ({"dev_samples": 0, "dev_sts": "s"}, "best_metric"),
-    ({"task": "mlm", "best_metric": "dev/cosine_r1"}, "best_metric"),
-    ({"batch_form": "plain", "layout": "packed"}, "layout"),
-    ({"task": "mlm", "temperature": 0.2}, "temperature"),
-    ({"task": "siamese_single", "context_turns": 1}, "context_turns"),
-    ({"mask_rate": 0.2}, "mask_rate"),
+# Command lines that contradict themselves, and the beginning of what is said. Those of a training
+# are in tests/tasks/test_task_options.py.
+PREPARE = "prepare_data --input=a --output_dir=out --vocab=v"
+RETRIEVAL, SEARCH = "build_retrieval --input=a --output=b", "search --model=m"
+CANDIDATES = "build_candidates --input=a --output=b"
+BASELINE, EXPORT = "--output_dir=out", "export --run_dir=run --output_dir=out"
+REFUSED_BY_JOBS = [
+    ("prepare_data --input=a --output_dir=out", "give either `vocab`"),
+    ("prepare_data --input=a --output_dir=out --vocab_size=5", "`vocab_size`"),
+    (f"{PREPARE} --vocab_size=100", "give either `vocab`"),
+    (f"{PREPARE} --nolowercase", "`lowercase`"),
+    (f"{PREPARE} --dev_fraction=0.5 --test_fraction=0.5", "`test_fraction`"),
+    (f"{PREPARE} --encoding=klingon", "`encoding`"),
+    (f"{PREPARE} --format=parquet", "`format`"),
+    (f"{PREPARE} --columns=text:body", "`columns`"),
+    (f"{PREPARE} --format=messages --columns=time:at", "`columns`"),
+    (f"{PREPARE} --format=table --columns=text:a,text:b", "`columns`"),
+    (f"{PREPARE} --spark_master=local[2] --vocab= --vocab_size=100", "`spark_master`"),
+    (f"{PREPARE} --spark_master=local[2] --max_sessions=3", "`max_sessions`"),
+    (f"fit_baseline whitening {BASELINE} --data_dir=d", "`encoder`"),
+    (f"fit_baseline flow {BASELINE} --encoder=e", "`data_dir`"),
+    (f"fit_baseline flow {BASELINE} --encoder=e --data_dir=d --projection=context", "`projection`"),
+    (f"fit_baseline word_vectors {BASELINE}", "`word_vectors`"),
+    (f"fit_baseline word_vectors {BASELINE} --word_vectors=a.npz", "`word_index`"),
+    (f"fit_baseline word_vectors {BASELINE} --word_vectors=a --word_index=b", "`word_index`"),
+    ("evaluate --model=m", "nothing to evaluate"),
+    ("evaluate --model=m --response_selection=f --half=report", "`half`"),
+    ("evaluate --model=m --candidates_file=f --half=report", "`half`"),
+    ("evaluate --model=m --response_selection=f --max_samples=9", "`max_samples`"),
+    ("evaluate --model=m --response_selection=f --projection=context", "`projection`"),
+    ("evaluate --model=m --response_selection=f --candidates_turns=1", "`candidates_turns`"),
+    ("evaluate --model=m --candidates_file=f --context_turns=5", "`context_turns`"),
+    ("evaluate --model=m --sts=f --candidates=5", "`candidates`"),
+    ("compare --results=a.json", "`results`"),
+    (SEARCH, "nothing to search: give `corpus`"),
+    (f"{SEARCH} --index=i --overwrite", "`overwrite`"),
+    (f"{SEARCH} --index=i --index_type=ivf", "`index_type`"),
+    (f"{SEARCH} --corpus=c --query=a --queries=b", "give either `query`"),
+    (f"{SEARCH} --corpus=c --query=\u3000", "`query`"),
+    (f"{SEARCH} --corpus=c --top=0", "`top`"),
+    (f"{SEARCH} --corpus=c --rerank_top=9", "`rerank_top`"),
+    (f"{SEARCH} --corpus=c --cosine_weight=9.0", "`cosine_weight`"),
+    (f"{SEARCH} --corpus=c --reranker=r --rerank_top=3", "`rerank_top`"),
+    (f"{SEARCH} --corpus=c --projection=context", "`projection`"),
+    (f"{SEARCH} --corpus=c --find=responses --truncate_dim=8", "`truncate_dim`"),
+    (f"{SEARCH} --corpus=c --find=responses --pooling=cls", "`pooling`"),
+    (f"{RETRIEVAL} --labels=act", "`labels`"),
+    (f"{RETRIEVAL} --roles=a", "`roles`"),
+    (f"{RETRIEVAL} --nojoin_consecutive", "`join_consecutive`"),
+    (f"{RETRIEVAL} --format=sgd --text_column=t", "`text_column`"),
+    (f"{RETRIEVAL} --format=session_tsv", "`format`"),
+    (f"{RETRIEVAL} --format=session_tsv --labels=act", "`labels`"),
+    (f"{RETRIEVAL} --candidates=1", "`candidates`"),
+    (f"{CANDIDATES} --skip_top=1", "`skip_top`"),
+    (f"{CANDIDATES} --dev_fraction=0.5 --test_fraction=0.5", "`test_fraction`"),
+    (f"{EXPORT} --format=pickle", "`format`"),
+    (f"{EXPORT} --format=static", "`format`"),
+    (f"{EXPORT} --quantize=int8", "`quantize`"),
+    (f"{EXPORT} --data_dir=data", "`data_dir`"),
+    (f"{EXPORT} --format=static --data_dir=out/data", ".*would overwrite `data_dir`"),
 ]
 
 
-@pytest.mark.parametrize(("values", "named"), REFUSED_BY_TRAIN)
-def test_a_training_refuses_by_name(values, named):
-    with pytest.raises(OptionError, match=rf"`{named}`|unknown setting {named}"):
-        train_config(**values)
+@pytest.mark.parametrize(("command", "said"), REFUSED_BY_JOBS)
+def test_a_job_refuses_by_name_what_does_not_go_together(command, said):
+    job, *flags = command.split(" ")
+    with pytest.raises(OptionError, match=f"^{said}"):
+        parse_flags(load_options(job), job, flags)
 
 
 @pytest.mark.parametrize(
@@ -177,8 +217,3 @@ def test_scores_that_a_run_has_may_choose_its_best_encoder():
         assert train_config(task=task, dev_samples=0)  # there is no score, and none is looked for
         assert train_config(task=task, dev_retrieval="r", best_metric="dev/map")
         assert train_config(task=task, dev_sts="s", dev_samples=0, best_metric="dev/spearman")
-
-
-def test_an_answer_and_an_export_take_no_place_of_what_is_read():
-    with pytest.raises(OptionError, match="would overwrite `data_dir`"):
-        ExportOptions(run_dir="run", format="static", data_dir="out/data", output_dir="out")

@@ -31,7 +31,6 @@ from dcse_tf.data.prepare import prepare
 from dcse_tf.data.records import parse_session, serialize_session
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines
-from dcse_tf.options import OptionError
 
 FRACTIONS = {"dev_fraction": 0.3, "test_fraction": 0.2}
 
@@ -258,31 +257,6 @@ def test_a_corpus_without_a_session_to_train_on_is_refused(tmp_path, content, co
     assert not (tmp_path / "data").exists()
 
 
-# Options
-
-REFUSED = [
-    ({"vocab": ""}, "vocab"),
-    ({"vocab_size": 100}, "vocab"),
-    ({"vocab": "", "vocab_size": 5}, "vocab_size"),
-    ({"lowercase": False}, "lowercase"),
-    ({"dev_fraction": 0.5, "test_fraction": 0.5}, "test_fraction"),
-    ({"encoding": "klingon"}, "encoding"),
-    ({"format": "parquet"}, "format"),
-    ({"columns": ("text:body",)}, "columns"),
-    ({"format": "messages", "columns": ("time:at",)}, "columns"),
-    ({"format": "table", "columns": ("text:a", "text:b")}, "columns"),
-    ({"spark_master": "local[2]", "vocab": "", "vocab_size": 100}, "spark_master"),
-    ({"spark_master": "local[2]", "max_sessions": 3}, "max_sessions"),
-]
-
-
-@pytest.mark.parametrize(("changes", "named"), REFUSED)
-def test_options_that_contradict_each_other_are_refused(changes, named):
-    options = {"input": ("a",), "output_dir": "out", "vocab": "v", **changes}
-    with pytest.raises(OptionError, match=f"`{named}`"):
-        PrepareOptions(**options)
-
-
 # The folder
 
 
@@ -301,15 +275,6 @@ def test_the_output_appears_complete_or_not_at_all(tmp_path, overwrite):
         assert read_manifest(tmp_path / "data").splits["train"].sessions == 3
         run(tmp_path, tsv({"a": DIALOGUES["a"]}), overwrite=True)
         assert read_manifest(tmp_path / "data").splits["train"].sessions == 1
-
-
-def test_a_corpus_is_compared_with_the_tokenizer(tmp_path):
-    manifest = prepare_sessions(tmp_path, [2, 3])
-    vocabulary = read_vocabulary(tmp_path / "vocab")
-    assert read_vocabulary(tmp_path / "data/vocabulary").fingerprint() == vocabulary.fingerprint()
-    assert read_manifest(tmp_path / "data", vocabulary.fingerprint()).splits == manifest.splits
-    with pytest.raises(InputError, match="another vocabulary, casing or prefix"):
-        read_manifest(tmp_path / "data", vocabulary.with_prefix("w0 ").fingerprint())
 
 
 def test_a_vocabulary_is_trained_on_the_train_split_alone(tmp_path):

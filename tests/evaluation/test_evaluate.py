@@ -1,7 +1,6 @@
 """The evaluate and compare jobs: what they read, what the results say, what becomes of them."""
 
 import collections
-import json
 import re
 
 import numpy as np
@@ -18,7 +17,6 @@ from dcse_tf.evaluation import evaluate as job
 from dcse_tf.evaluation import report, response_selection
 from dcse_tf.evaluation.evaluate import CompareOptions, EvaluateOptions, evaluate
 from dcse_tf.evaluation.report import compare_results, describe_differences
-from dcse_tf.options import OptionError
 from dcse_tf.training.build import build_training
 from dcse_tf.training.dev_evaluation import make_dev_evaluation
 
@@ -285,27 +283,3 @@ def test_evaluate_prints_what_plain_python_computes(monkeypatch, capsys):
     expected = rank_in_plain_python(path)
     assert {name: f"{value:.2f}" for name, value in expected.items()} == found
     assert "100 groups of 10 candidates" in printed
-
-
-@pytest.mark.parametrize(
-    ("settings", "field"),
-    [
-        ({}, "nothing to evaluate"),
-        ({"response_selection": ("f",), "half": "report"}, "`half`"),
-        ({"candidates_file": ("f",), "half": "report"}, "`half`"),
-        ({"response_selection": ("f",), "max_samples": 9}, "`max_samples`"),
-        ({"response_selection": ("f",), "projection": "context"}, "`projection`"),
-        ({"response_selection": ("f",), "candidates_turns": 1}, "`candidates_turns`"),
-        ({"candidates_file": ("f",), "context_turns": 5}, "`context_turns`"),
-        ({"sts": ("f",), "candidates": 5}, "`candidates`"),
-    ],
-)
-def test_settings_that_do_not_go_together_are_refused(settings, field):
-    with pytest.raises(OptionError, match=f"^{field}"):
-        EvaluateOptions(model="m", **settings)
-
-
-def test_two_results_or_more_are_compared():
-    with pytest.raises(OptionError, match=r"^`results`"):
-        CompareOptions(results=("a.json",))
-    assert json.dumps(CompareOptions(results=("a.json", "b.json")).to_dict())

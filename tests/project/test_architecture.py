@@ -78,7 +78,7 @@ BUDGETS = {
     "spark": 358,
     "tasks": 1930,
     "training": 1472,
-    "tests": 18000,
+    "tests": 17687,
     "experiments": 3024,
     "docs": 2197,
 }

@@ -17,7 +17,6 @@ from dcse_tf.errors import InputError
 from dcse_tf.files import write_record
 from dcse_tf.matching.head_files import list_head_maps, project, write_heads
 from dcse_tf.matching.heads import build_heads
-from dcse_tf.options import OptionError
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.search import index as layout
 from dcse_tf.search import searcher as job
@@ -324,29 +323,6 @@ def test_a_folder_that_is_no_index_is_never_replaced(config, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
     with pytest.raises(InputError, match=r"no such index; give `corpus`"):
         ask(config.replace(index=str(tmp_path / "none"), corpus=""), [])
-
-
-@pytest.mark.parametrize(
-    ("settings", "field"),
-    [
-        ({}, "corpus"),
-        ({"index": "i", "overwrite": True}, "overwrite"),
-        ({"index": "i", "index_type": "ivf"}, "index_type"),
-        ({"corpus": "c", "query": "a", "queries": ("b",)}, "query"),
-        ({"corpus": "c", "query": " \u3000"}, "query"),
-        ({"corpus": "c", "top": 0}, "top"),
-        ({"corpus": "c", "rerank_top": 9}, "rerank_top"),
-        ({"corpus": "c", "cosine_weight": 9.0}, "cosine_weight"),
-        ({"corpus": "c", "reranker": "r", "rerank_top": 3}, "rerank_top"),
-        ({"corpus": "c", "projection": "context"}, "projection"),
-        ({"corpus": "c", "find": "responses", "truncate_dim": 8}, "truncate_dim"),
-        ({"corpus": "c", "find": "responses", "pooling": "cls"}, "pooling"),
-    ],
-    ids=str,
-)
-def test_settings_that_do_not_go_together_are_refused(settings, field):
-    with pytest.raises(OptionError, match=f"`{field}`"):
-        SearchOptions(model="m", **settings)
 
 
 # The command

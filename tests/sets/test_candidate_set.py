@@ -10,7 +10,6 @@ from rank_bm25 import BM25Okapi
 from dcse_tf.data.formats import read_groups
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines
-from dcse_tf.options import OptionError
 from dcse_tf.sets.candidate_set import BuildCandidatesOptions, build_candidates
 
 TOPICS = ("parcel", "refund", "cup", "size", "colour")
@@ -186,9 +185,3 @@ def test_what_cannot_be_built_is_refused_and_leaves_nothing(build, tmp_path):
         with pytest.raises(InputError, match=message):
             build(**settings)
         assert [path.name for path in tmp_path.iterdir()] == ["dialogues.jsonl"]
-    for settings, field in (
-        ({"skip_top": 1}, "skip_top"),
-        ({"dev_fraction": 0.5, "test_fraction": 0.5}, "test_fraction"),
-    ):
-        with pytest.raises(OptionError, match=f"`{field}`"):
-            build(**settings)

@@ -11,7 +11,6 @@ from rank_bm25 import BM25Okapi
 
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.retrieval import read_retrieval_set
-from dcse_tf.options import OptionError
 from dcse_tf.sets.retrieval_set import (
     BuildRetrievalOptions,
     build_retrieval,
@@ -176,21 +175,3 @@ def test_an_input_without_a_query_is_refused_and_leaves_nothing(tmp_path, rows, 
     with pytest.raises(InputError, match=message):
         build(tmp_path, path, **settings)
     assert [entry.name for entry in tmp_path.iterdir()] == ["table.csv"]
-
-
-@pytest.mark.parametrize(
-    ("settings", "field"),
-    [
-        ({"labels": "act"}, "labels"),
-        ({"roles": ("a",)}, "roles"),
-        ({"join_consecutive": False}, "join_consecutive"),
-        ({"format": "sgd", "text_column": "t"}, "text_column"),
-        ({"format": "session_tsv"}, "format"),
-        ({"format": "session_tsv", "labels": "act"}, "labels"),
-        ({"candidates": 1}, "candidates"),
-    ],
-    ids=str,
-)
-def test_settings_that_do_not_go_together_are_refused(settings, field):
-    with pytest.raises(OptionError, match=f"`{field}`"):
-        BuildRetrievalOptions(input=("a",), output="b", **settings)
