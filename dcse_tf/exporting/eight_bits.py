@@ -28,16 +28,11 @@ _LENGTH, _SEQUENCES = 20, 30  # of random tokens
 
 
 def quantize_kernel(kernel: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Quantizes a kernel by columns, so that its integer products cannot saturate.
+    """Quantizes a kernel, float32 `[k, n]`, by columns, so that its integer products cannot
+    saturate, to int8 `[k, n]` and the scale of each column, float32 `[n]`.
 
     Of two neighbouring weights of a column (rows 0 and 1, 2 and 3, ...) those of the same sign sum
     to at most LARGEST_SUM in magnitude. This costs less precision than weights of 7 bits.
-
-    Args:
-        kernel: float32 `[k, n]`.
-
-    Returns:
-        int8 `[k, n]`, and the scale of each column, float32 `[n]`.
     """
     rows, columns = kernel.shape
     pairs = np.zeros((-(-rows // 2), 2, columns), kernel.dtype)

@@ -33,17 +33,9 @@ _PACKAGES = "dcse_tf", "tensorflow", "tensorflow-text", "keras", "keras-hub", "n
 
 
 def export(config: ExportOptions) -> pathlib.Path:
-    """Writes a trained encoder or re-ranker in the format asked for, with its model card.
-
-    Returns:
-        The output folder.
-
-    Raises:
-        InputError: there is nothing to export, the format cannot hold it, an option is for
-            encoders alone, or a file for the card cannot be used.
-        FileExistsError: the output exists and may not be replaced.
-        LockedError: another process is writing it.
-        OutputError: the export cannot be written, or its outputs differ from the model's.
+    """Writes a trained encoder or re-ranker in the format asked for, with its model card; returns
+    the output folder. For errors see `dcse_tf.export`. InputError is also raised if an option is
+    for encoders alone, or a file for the card cannot be used.
     """
     output, form, name = pathlib.Path(config.output_dir), FORMATS[config.format], config.run_dir
     with atomic_directory(output, config.overwrite) as folder:

@@ -138,10 +138,8 @@ class Graph:
         self, inputs: Sequence[str], output: str, shape: Sequence[str | int] | None
     ) -> onnx.ModelProto:
         """The model of all nodes, with the constants that they use, from inputs int64
-        `[batch, tokens]` to one float32 output of a shape.
-
-        Raises:
-            InputError: it is too large for an ONNX file.
+        `[batch, tokens]` to one float32 output of a shape. Raises InputError if it is too large for
+        an ONNX file.
         """
         used = {name for node in self.nodes for name in node.input}
         constants = {name: array for name, array in self.constants.items() if name in used}
@@ -172,16 +170,11 @@ def build_encoder(
     maps: Sequence[AffineMap] = (),
     unit_norm: bool = False,
 ) -> onnx.ModelProto:
-    """Builds the model from INPUTS, int64 `[batch, tokens]`, to "embeddings", float32
-    `[batch, dim]`.
+    """Builds the model of a BERT, see `Graph`, from INPUTS, int64 `[batch, tokens]`, to
+    "embeddings", float32 `[batch, dim]`: pooled by "mean" or "cls", mapped by `maps` in order, and
+    with `unit_norm` scaled to unit length.
 
     Both axes of the inputs are dynamic; `tokens` is limited by the number of position embeddings.
-
-    Args:
-        tensors, config: see `Graph`.
-        pooling: "mean" or "cls".
-        maps: affine maps applied to the pooled embedding, in order.
-        unit_norm: whether the result is scaled to unit length.
     """
     graph = Graph(tensors, config)
     x, mask = graph.encode({})
@@ -212,7 +205,7 @@ def build_cross_encoder(tensors: Tensors, config: Mapping[str, Any]) -> onnx.Mod
     """Builds the model from token ids, attention mask, segment ids and, with speaker embeddings,
     speaker ids, each int64 `[batch, tokens]`, to "scores", logits, float32 `[batch]`.
 
-    For the arguments see `build_encoder`; `tensors` also have the head's.
+    See `build_encoder`; `tensors` also have the head's.
     """
     segments = tensors["embeddings.token_type_embeddings.weight"]
     tables = {scorers.SEGMENTS: segments - segments[0]}

@@ -189,10 +189,8 @@ Checks = dict[str, tuple[Callable[[], np.ndarray], float]]
 def _write(
     folder: pathlib.Path, served: tf.Module, settings: dict[str, Any], checks: Checks
 ) -> Facts:
-    """Writes a SavedModel and its settings, and compares its answers with the model's own.
-
-    Raises:
-        OutputError: it cannot be written or run, or an answer differs by more.
+    """Writes a SavedModel and its settings, and compares its answers with the model's own; raises
+    OutputError if it cannot be written or run, or an answer differs by more.
     """
     try:
         tf.saved_model.save(served, str(folder), signatures=served.functions)

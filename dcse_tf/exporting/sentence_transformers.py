@@ -37,9 +37,8 @@ def list_maps(layer: keras.layers.Layer | None, form: str) -> tuple[AffineMap, .
 
 
 def write_encoder(folder: pathlib.Path, encoder: EncoderGraph, options: ExportOptions) -> Facts:
-    """Writes an encoder as sentence-transformers saves one: transformer, pooling, other modules.
-
-    For the arguments, see `register_export`; the library has no module for some postprocessings.
+    """Writes an encoder as sentence-transformers saves one: transformer, pooling, other modules;
+    see `register_export`. The library has no module for some postprocessings.
     """
     maps = list_maps(encoder.postprocessing, "sentence_transformers")
     assert encoder.source
@@ -63,11 +62,11 @@ def write_encoder(folder: pathlib.Path, encoder: EncoderGraph, options: ExportOp
 
 
 def write_reranker(folder: pathlib.Path, model: RerankerFolder, options: ExportOptions) -> Facts:
-    """Writes a folder that sentence-transformers' CrossEncoder and transformers load.
+    """Writes a folder that sentence-transformers' CrossEncoder and transformers load; see
+    `register_export`.
 
     The library has one limit for the tokens of a pair and truncates on the left; here context and
-    response have a limit each. Scores are equal as long as neither exceeds its own limit. For the
-    arguments, see `register_export`.
+    response have a limit each. Scores are equal as long as neither exceeds its own limit.
     """
     settings = model.settings
     if settings.architecture != BERT or settings.speakers:

@@ -35,13 +35,9 @@ _TOLERANCE = 1e-6
 
 
 def write_encoder(folder: pathlib.Path, encoder: EncoderGraph, options: ExportOptions) -> Facts:
-    """Writes the table with its tokenizer and configuration, as model2vec reads them.
-
-    For the arguments, see `register_export`; `data_dir` has the utterances to fit to.
-
-    Raises:
-        InputError: the corpus cannot be used, or was prepared with another vocabulary or
-            prefix.
+    """Writes the table with its tokenizer and configuration, as model2vec reads them; see
+    `register_export`. Raises InputError if the corpus `data_dir`, to whose utterances it is fitted,
+    cannot be used, or was prepared with another vocabulary or prefix.
     """
     data_dir, vocabulary = pathlib.Path(options.data_dir), encoder.vocabulary
     manifest = read_manifest(data_dir, vocabulary.fingerprint())
@@ -88,12 +84,11 @@ def count_tokens(ids: tf.RaggedTensor, unknown: int, size: int) -> scipy.sparse.
     """The matrix, float64 `[sentences, size]`, whose product with a table is the mean vector of
     each sentence's tokens but the unknown one; 0 without any. `ids`: int `[sentences, (tokens)]`.
     """
-    rows, columns = ids.value_rowids().numpy(), ids.values.numpy()
-    known = columns != unknown
-    shape = (int(ids.nrows()), size)
-    counts = scipy.sparse.csr_matrix((known[known] * 1.0, (rows[known], columns[known])), shape)
-    totals = np.asarray(counts.sum(axis=1)).ravel()
-    return scipy.sparse.diags(1 / np.maximum(totals, 1.0)) @ counts
+    known = tf.ragged.boolean_mask(ids, ids != unknown)
+    lengths = known.row_lengths().numpy()
+    shares, splits = np.repeat(1 / np.maximum(lengths, 1), lengths), known.row_splits.numpy()
+    shape = len(lengths), size
+    return scipy.sparse.csr_matrix((shares, known.values.numpy(), splits), shape)
 
 
 def fit_table(

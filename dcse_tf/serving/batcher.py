@@ -49,10 +49,8 @@ class Batcher:
 
     async def submit(self, kind: str, contents: Sequence[Any], tokens: Sequence[int]) -> list[Any]:
         """Queues items of a kind, at least one, with an estimate of the tokens of each, and waits
-        for their results, in their order, or the error of `compute`.
-
-        Raises:
-            QueueFull: too many items are waiting already.
+        for their results, in their order, or the error of `compute`. Raises QueueFull if too many
+        items are waiting already.
         """
         # A request that finds nobody waiting is taken whatever its size, or it would never be.
         if self._waiting and len(self._waiting) + len(contents) > self._max_queue:

@@ -49,18 +49,12 @@ class ServeOptions(CalibratedOptions):
 
 
 def serve(options: ServeOptions, announce: Callable[[str], object]) -> None:
-    """Answers requests until SIGTERM or SIGINT; then answers those that it has accepted.
+    """Answers requests until SIGTERM or SIGINT; then answers those that it has accepted. Calls
+    `announce` with its URL when it is ready.
 
     A request needs a key if the environment variable DCSE_API_KEY has some, separated by spaces or
-    line breaks; it sends one of them as its bearer token.
-
-    Args:
-        options: the settings.
-        announce: called with the server's URL when it is ready.
-
-    Raises:
-        InputError: a model cannot be loaded, the port cannot be listened on, or a package is
-            missing.
+    line breaks; it sends one of them as its bearer token. Raises InputError if a model cannot be
+    loaded, the port cannot be listened on, or a package is missing.
     """
     require("fastapi", "server", "serve")
     uvicorn = require("uvicorn", "server", "serve")
@@ -82,10 +76,8 @@ def serve(options: ServeOptions, announce: Callable[[str], object]) -> None:
 
 
 def listen(options: ServeOptions) -> socket.socket:
-    """A socket that listens on the server's address, so that connections wait from now on.
-
-    Raises:
-        InputError: the port is taken, or there is no such address.
+    """A socket that listens on the server's address, so that connections wait from now on; raises
+    InputError if the port is taken, or there is no such address.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -104,10 +96,8 @@ def listen(options: ServeOptions) -> socket.socket:
 
 
 def make_app(options: ServeOptions) -> "fastapi.FastAPI":
-    """Loads the models, runs each once, and makes the application.
-
-    Raises:
-        InputError: there is no such model, or it cannot be used.
+    """Loads the models, runs each once, and makes the application; raises InputError if there is no
+    such model, or it cannot be used.
     """
     from dcse_tf.encoder.sentence_encoder import SentenceEncoder
     from dcse_tf.reranker.reranker import Reranker
