@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, numpy_helper
 
 from dcse_tf.exporting.onnx_graph import WORDS, Graph
 
@@ -123,8 +123,7 @@ def measure_channels(
     norms = [node.output[0] for node in model.graph.node if node.op_type == "LayerNormalization"]
     probe = onnx.ModelProto()
     probe.CopyFrom(model)
-    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in norms]
-    probe.graph.output.extend(outputs)
+    probe.graph.output.extend(onnx.ValueInfoProto(name=name) for name in norms)
     run_on = ["CPUExecutionProvider"]
     session = onnxruntime.InferenceSession(probe.SerializeToString(), providers=run_on)
     words = next(each.dims[0] for each in model.graph.initializer if each.name == WORDS)

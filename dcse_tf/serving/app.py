@@ -202,12 +202,9 @@ def _add_routes(app: fastapi.FastAPI, service: Service) -> None:
         if form.dimensions not in (None, dim := service.encoder.dim):
             raise HTTPException(400, f"dimensions: this model's embeddings have {dim}.")
         rows, tokens, truncated = await service.embed(form.input)
-        # Little-endian float32, as OpenAI's clients expect.
-        vectors: Sequence[Any] = (
-            [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in rows]
-            if form.encoding_format == "base64"
-            else rows.tolist()
-        )
+        vectors: list[Any] = rows.tolist()
+        if form.encoding_format == "base64":  # of little-endian float32, as OpenAI's clients expect
+            vectors = [base64.b64encode(row.astype("<f4")).decode() for row in rows]
         data = [
             {"object": "embedding", "index": place, "embedding": vector}
             for place, vector in enumerate(vectors)
@@ -226,8 +223,7 @@ def _add_routes(app: fastapi.FastAPI, service: Service) -> None:
         scores, tokens = await service.relevance(form.query, form.documents)
         results = []
         for place in np.argsort(-scores, kind="stable").tolist()[: form.top_n]:
-            document = {"text": form.documents[place]}
-            told = {"document": document} if form.return_documents else {}
+            told = {"document": {"text": form.documents[place]}} if form.return_documents else {}
             results.append({"index": place, "relevance_score": float(scores[place]), **told})
         meta = {"api_version": {"version": "2"}, "tokens": {"input_tokens": tokens}}
         return JSONResponse({"id": str(uuid.uuid4()), "results": results, "meta": meta})
