@@ -21,14 +21,13 @@ Match = Callable[[list[list[str]], list[list[str]]], np.ndarray]
 
 
 class Backend(abc.ABC):
-    """Computes the embeddings of a `SentenceEncoder`.
+    """Computes the embeddings of a `SentenceEncoder`, at most `batch_tokens` in a batch, including
+    padding.
 
-    Args:
-        batch_tokens: most tokens in a batch, including padding.
-        settings: the model's settings, where known: max_sequence_length in tokens, pooling,
-            compute_dtype, a prefix if there is one, and unit_norm if every embedding has length 1.
-        fingerprint: makes a hash of everything the embeddings depend on; equal means equal up to
-            rounding.
+    The settings are the model's, where known: max_sequence_length in tokens, pooling,
+    compute_dtype, a prefix if there is one, and unit_norm if every embedding has length 1.
+    `fingerprint` makes a hash of everything the embeddings depend on; equal means equal up to
+    rounding.
     """
 
     def __init__(

@@ -61,13 +61,13 @@ def resolve_transformer(name: str, option: str) -> pathlib.Path:
     """
     from dcse_tf.baselines.registry import is_baseline
 
-    folder = resolve_checkpoint(name, option)
+    folder, problem = resolve_checkpoint(name, option), ""
     if is_baseline(folder):
         problem = "is a fitted baseline; give the encoder it is made of"
+    elif (modules := read_modules(folder)) and modules.maps:
+        problem = "has a Dense module behind the pooling; give an encoder without one"
+    if problem:
         raise InputError(f"`{option}`={folder}: {problem}")
-    if (modules := read_modules(folder)) and modules.maps:
-        problem = "has a Dense module behind the pooling, which would be lost"
-        raise InputError(f"`{option}`={folder}: {problem}; give an encoder without one")
     return folder
 
 

@@ -61,10 +61,11 @@ class Training(Objective):
 
 def read_setup(options: TrainOptions) -> Setup:
     """Finds the checkpoint, reads the corpus' manifest and resolves the options for both."""
-    folder, positions = None, bert.make_bert_config(1, 64, 1)["max_position_embeddings"]
     data_dir, reads_pairs = pathlib.Path(options.data_dir), options.end_of_turn
+    folder, config = None, bert.make_bert_config(1, 64, 1)
     if options.encoder:
         folder = resolve_transformer(options.encoder, "encoder")
+        config = checkpoints.read_config(folder)
     # The encoder must always see the prefix that the corpus was prepared with.
     prefix = read_prefix(data_dir / VOCABULARY_FOLDER)
     vocabulary = read_vocabulary(folder or data_dir / VOCABULARY_FOLDER).with_prefix(prefix)
@@ -80,16 +81,13 @@ def read_setup(options: TrainOptions) -> Setup:
             )
     if reads_pairs:
         vocabulary = vocabulary.with_end_of_turn()
-    if folder:
-        config = checkpoints.read_config(folder)
-        positions = config["max_position_embeddings"]
-        if reads_pairs and is_relative(config):
-            raise InputError(
-                f"`encoder`={options.encoder}: is an MPNet, which has no segments to tell a "
-                f"context from a response; `task`={options.task} expects another encoder, such as "
-                "a BERT"
-            )
-    return Setup(options.resolve(manifest, positions), manifest, vocabulary, folder)
+    if reads_pairs and is_relative(config):
+        raise InputError(
+            f"`encoder`={options.encoder}: is an MPNet, which has no segments to tell a context "
+            f"from a response; `task`={options.task} expects another encoder, such as a BERT"
+        )
+    resolved = options.resolve(manifest, config["max_position_embeddings"])
+    return Setup(resolved, manifest, vocabulary, folder)
 
 
 def build_training(

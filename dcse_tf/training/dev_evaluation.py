@@ -65,13 +65,8 @@ def _list_parts(
             yield lambda: selection.evaluate_responses(samples, rank(samples, score))
         return
 
-    graph = EncoderGraph(
-        setup.encoder,
-        setup.vocabulary,
-        setup.manifest.max_sequence_length,
-        pooling="mean",
-        matching=setup.parts.matching or PAPER,
-    )
+    length, form = setup.manifest.max_sequence_length, setup.parts.matching or PAPER
+    graph = EncoderGraph(setup.encoder, setup.vocabulary, length, "mean", matching=form)
     encoder = SentenceEncoder(graph)
     # Without a warning of truncated texts in every evaluation.
     encode: metrics.Encode = lambda texts: encoder.encode_and_mark(texts)[0]  # noqa: E731

@@ -74,15 +74,15 @@ def describe_inputs(
     Of every option that names what training reads, the content counts and not the name. `encoder`
     is the checkpoint folder that the run starts from; None for random weights.
     """
+    longest = manifest.max_sequence_length
     splits = ", ".join(
         f"{name} {split.sessions} sessions, {split.tokens} tokens, {len(split.shards)} shards"
         for name, split in manifest.splits.items()
     )
-    longest = f"at most {manifest.max_sequence_length} tokens"
     found = {
         "the corpus": manifest.corpus_fingerprint,
         "the vocabulary": manifest.tokenizer_fingerprint,
-        "the corpus' splits and lengths": f"{splits}, {longest}",
+        "the corpus' splits and lengths": f"{splits}, at most {longest} tokens",
     }
     if encoder:
         files = list_weight_files(encoder)

@@ -52,15 +52,9 @@ def train(options: TrainOptions) -> Outcome | None:
             record_corpus(run_dir, setup.manifest)
             _log_plan(training)
             hooks = _make_hooks(training, run_dir, scored)
-        controller = Controller(
-            training.trainer,
-            training.batches,
-            CheckpointStore(run_dir, state, every=resolved.save_every, write=worker.is_chief),
-            hooks,
-            steps=resolved.steps,
-            signals=signals,
-            several=worker.count > 1,
-        )
+        store = CheckpointStore(run_dir, state, every=resolved.save_every, write=worker.is_chief)
+        parts = training.trainer, training.batches, store, hooks
+        controller = Controller(*parts, resolved.steps, signals, several=worker.count > 1)
         try:
             controller.run()
         except (
