@@ -38,9 +38,9 @@ def name_input(problem: str, *kinds: type[Exception]) -> Iterator[None]:
     except InputError:
         raise
     except kinds as error:
-        # These say too little without their names.
-        bare = isinstance(error, LookupError | TypeError | AttributeError)
-        reason = repr(error) if bare else first_line(error)
+        # Of a KeyError, for instance, the message is just the key.
+        short = isinstance(error, LookupError | TypeError | AttributeError)
+        reason = repr(error) if short else first_line(error)
         raise InputError(f"{problem}: {reason:.200}") from error
 
 

@@ -32,7 +32,7 @@ _CHUNK = 1000  # contexts whose token embeddings are held in memory at a time
 _ROWS = 16  # contexts matched at a time
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(eq=False, repr=False)
 class EncoderGraph(Backend):
     """Tokenizer, BERT and pooling, as they are trained, evaluated, exported and served.
 
@@ -202,8 +202,7 @@ def load_graph(
     config, options = read_config(folder), options or EncoderOptions()
     bert = FusedBert(read_bert_tensors(folder, config), config, compute_dtype, hold)
     length = options.max_sequence_length or read_max_sequence_length(folder)
-    positions = config["max_position_embeddings"]
-    if length > positions:
+    if length > (positions := config["max_position_embeddings"]):
         raise InputError(f"`max_sequence_length`={length}: {folder} has {positions} positions")
     vocabulary = read_vocabulary(folder)
     if options.prefix:

@@ -150,9 +150,8 @@ class SentenceEncoder:
         if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
             raise ValueError(f"batch_size={batch_size!r}: expected a whole number of at least 1")
         progress = Progress("tokens").update if show_progress is True else show_progress or None
-        embeddings, truncated, _ = self.encode_and_mark(
-            sentences, progress, normalize_embeddings, batch_size
-        )
+        options = progress, normalize_embeddings, batch_size
+        embeddings, truncated, _ = self.encode_and_mark(sentences, *options)
         cut = set(itertools.compress(sentences, truncated))
         self.warn_of_truncated(len(cut), "distinct texts")
         return embeddings[0] if single else embeddings
@@ -183,9 +182,7 @@ class SentenceEncoder:
             logging.warning(
                 "%d %s have more than the %d tokens of `max_sequence_length`; the rest of them is "
                 "cut off",
-                count,
-                what,
-                self.settings["max_sequence_length"],
+                *(count, what, self.settings["max_sequence_length"]),
             )
 
     @property

@@ -49,16 +49,15 @@ class Reranker:
     """
 
     scorer: scorers.Scorer  # scores sequences of token ids
-    model: RerankerSettings  # what the model was trained with
+    form: RerankerSettings  # what the model was trained with
     vocabulary: Vocabulary  # which has [EOT]
     name: str = "the re-ranker"  # what messages call it
     batch_tokens: int = BATCH_TOKENS  # most tokens in a batch, including padding
 
     def __post_init__(self) -> None:
-        vocabulary, limits = self.vocabulary, (self.model.first_tokens, self.model.second_tokens)
-        self._rule = make_rule(vocabulary, *limits)
-        self._split = vocabulary.with_prefix("").make_split()
-        self._unknown = UnknownTokens(vocabulary.unk_id, vocabulary.special.unk)
+        self._rule = make_rule(self.vocabulary, self.form.first_tokens, self.form.second_tokens)
+        self._split = self.vocabulary.with_prefix("").make_split()
+        self._unknown = UnknownTokens(self.vocabulary.unk_id, self.vocabulary.special.unk)
 
     @classmethod
     def load(
@@ -108,7 +107,7 @@ class Reranker:
     @property
     def settings(self) -> dict[str, Any]:
         """The re-ranker's settings."""
-        return {**dataclasses.asdict(self.model), **self.scorer.settings}
+        return {**dataclasses.asdict(self.form), **self.scorer.settings}
 
     def fingerprint(self) -> str:
         """A hash of everything the scores depend on, except for the compute dtype."""
@@ -175,7 +174,7 @@ class Reranker:
         if len(turns) != len(texts):
             raise ValueError(f"candidates: {len(texts)} lists for {len(turns)} contexts")
         read = _read_contexts(turns, roles, responders)
-        if not self.model.speakers:
+        if not self.form.speakers:
             read = [(context, (0,) * len(context)) for context, _ in read]
 
         asked = [(context, text) for context, group in zip(read, texts) for text in group]

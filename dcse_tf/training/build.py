@@ -151,9 +151,8 @@ def _add_encoder(setup: Setup, backbone: keras_hub.models.BertBackbone | None) -
     options, folder, vocabulary = setup.options, setup.source, setup.vocabulary
     size, tensors = len(vocabulary.tokens), {}
     if folder:
-        largest = max(checkpoints.read_config(folder)["vocab_size"], size)
         tensors = bert_weights.read_tensors(folder)
-        tensors = bert_weights.extend_vocabulary(tensors, largest, vocabulary.sep_id)
+        tensors = bert_weights.extend_vocabulary(tensors, size, vocabulary.sep_id)
     if backbone is None and folder:
         added = vocabulary if options.end_of_turn else None
         backbone = bert.load_backbone(folder, options.dropout, options.compute_dtype, added)

@@ -40,7 +40,7 @@ class CheckpointStore(Hook):
 
     def at_boundary(self, step: int) -> None:
         """Saves the state after `step`, unless it is saved already."""
-        if self.write and step > (_step_of(self.last) if self.last else 0):
+        if self.write and step > (int(self.last.name.removeprefix("step-")) if self.last else 0):
             logging.info("saved %s", self.save(step))
 
     def save(self, step: int) -> pathlib.Path:
@@ -74,7 +74,7 @@ class CheckpointStore(Hook):
         with name_input(problem, AssertionError, ValueError, tf.errors.OpError):
             status = self.state.read(str(path / _STATE))
             status.assert_existing_objects_matched().expect_partial()
-        logging.info("resumed from %s, step %d", path, _step_of(path))
+        logging.info("resumed from %s, step %d", path, int(path.name.removeprefix("step-")))
         return path
 
 
@@ -87,10 +87,6 @@ def find_checkpoint(run_dir: pathlib.Path) -> pathlib.Path | None:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             logging.warning("%s is incomplete and is skipped: %s", path, error)
     return None
-
-
-def _step_of(path: pathlib.Path) -> int:
-    return int(path.name.removeprefix("step-"))
 
 
 def _list(folder: pathlib.Path, name: re.Pattern[str]) -> list[pathlib.Path]:
