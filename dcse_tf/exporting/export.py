@@ -64,7 +64,7 @@ def export(config: ExportOptions) -> pathlib.Path:
             facts, usage = _describe_reranker(model), form.reranker_usage
         facts |= write(folder, model, config)
         write_model_card(folder / form.card, config, source, facts, usage, is_encoder)
-    logging.info("%s: %s", output, "; ".join(" ".join(fact) for fact in facts.items()))
+    logging.info("%s: %s", output, "; ".join(f"{name} {value}" for name, value in facts.items()))
     return output
 
 
