@@ -38,54 +38,48 @@ class ResponseSource:
     samples = "sessions"
 
     def draw(self, element: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Draws a run of turns, or a response after the turns of its context, whose empty slots
-        repeat it; then turn_mask, bool `[slots]`, says which are real.
+        """Draws a run of turns: in "dense" any, else a response and the turns of its context, with
+        the response's place among them.
         """
         session = parse_session(element)
         count, drawn = tf.shape(session["utterances"])[0], {"session": session["session"]}
         if self.form == "dense":
             length = tf.minimum(count, self.session_turns)
             begin = tf.random.stateless_uniform([], seed, 0, count - length + 1, tf.int32)
-            turns = tf.range(begin, begin + length)
-        else:  # `Context.of`, as tensors of fixed shape
+            end = begin + length
+        else:
             first = self.context.first_response
             response = tf.random.stateless_uniform([], seed, first, count, tf.int32)
-            places = response + tf.constant(self.context.offsets)
-            drawn["turn_mask"] = (places >= 0) & (places < count)
-            places = tf.where(drawn["turn_mask"], places, response)
-            turns = tf.concat([places, response[None]], axis=0)
-        return drawn | {
-            name: tf.gather(session[name], turns) for name in ("token_ids", "utterances")
-        }
+            begin = tf.maximum(response + self.context.offsets[0], 0)
+            end = tf.minimum(response + max(self.context.offsets[-1], 0) + 1, count)
+            drawn["response"] = response - begin
+        return drawn | {name: session[name][begin:end] for name in ("token_ids", "utterances")}
 
     def make_step(
         self, samples: dict, splits: tf.Tensor, seed: int, number: tf.Tensor
     ) -> ResponseStep:
         """See `Source`. In "dense", every turn that has a context is a response."""
         distinct = self.form != "plain"
-        width, session = None if distinct else self.longest, samples["session"]
+        width = None if distinct else self.longest
         token_ids = samples["token_ids"].merge_dims(0, 1).to_tensor(shape=[None, width])
+        turns = samples["utterances"]
+        owner = find_rows(turns)
+        places = tf.range(tf.size(owner))
+        around = places[:, None] + tf.constant(self.context.offsets)[None, :]
+        inside = tf.clip_by_value(around, 0, tf.size(owner) - 1)
+        turn_mask = (around == inside) & (tf.gather(owner, inside) == owner[:, None])
         if self.form == "dense":
-            fingerprints = samples["utterances"].values
-            owner = find_rows(samples["utterances"])
-            places = tf.range(tf.size(owner))
-            around = places[:, None] + tf.constant(self.context.offsets)[None, :]
-            inside = tf.clip_by_value(around, 0, tf.size(owner) - 1)
-            turn_mask = (around == inside) & (tf.gather(owner, inside) == owner[:, None])
             responses = tf.boolean_mask(places, tf.reduce_any(turn_mask, axis=1))
-            turn_mask, owner = tf.gather(turn_mask, responses), tf.gather(owner, responses)
-            context = tf.where(turn_mask, tf.gather(inside, responses), responses[:, None])
-            session, splits = tf.gather(session, owner), tf.searchsorted(owner, splits)
         else:
-            fingerprints = tf.reshape(samples["utterances"], [-1])
-            turn_mask, slots = samples["turn_mask"], self.context.slots
-            # The response is the last of the slots + 1 turns of a sample.
-            responses = tf.range(tf.shape(turn_mask)[0]) * (slots + 1) + slots
-            context = responses[:, None] - slots + tf.range(slots)[None, :]
-        step = ResponseStep(
-            token_ids, fingerprints, responses, splits, seed, number, distinct=distinct
-        )
-        step.context, step.turn_mask, step.session = context, turn_mask, session
+            responses = tf.cast(turns.row_starts(), tf.int32) + samples["response"]
+        owner = tf.gather(owner, responses)
+        splits = tf.searchsorted(owner, splits)
+        drawn = (token_ids, turns.values, responses, splits, seed, number)
+        step = ResponseStep(*drawn, distinct=distinct)
+        step.session = tf.gather(samples["session"], owner)
+        step.turn_mask = tf.gather(turn_mask, responses)
+        # An empty slot repeats the response.
+        step.context = tf.where(step.turn_mask, tf.gather(inside, responses), responses[:, None])
         return step
 
 

@@ -26,12 +26,12 @@ NAMES = {
 OK = (0, 7, 0)
 ROWS = [
     [(1, 0, 0), (1, 1, 3), (1, 3, 0), (1, 2, 5)],
-    [(2, 0, 1), OK, None, (2, 2, 0)],
+    [None, (2, 0, 1), OK, (2, 2, 0)],
     [OK, (3, 1, 0), (3, 3, 2), OK],
     [None, None, (4, 1, 0), OK],
-    [None, (5, 0, 0), None, (5, 1, 1)],
+    [None, None, (5, 0, 0), (5, 1, 1)],
     [(6, 0, 9), (6, 1, 0), OK, (6, 2, 0)],
-    [(7, 0, 0), (7, 1, 0), None, OK],
+    [None, (7, 0, 0), (7, 1, 0), OK],
     [(8, 0, 0), (8, 0, 0), (8, 2, 0), (8, 1, 2)],
 ]
 
@@ -41,14 +41,9 @@ def fingerprint(turn):
 
 
 def make_samples(rows=ROWS):
-    filled = [[turn or row[-1] for turn in row] for row in rows]
-    ids = [[turn_ids(*turn) for turn in row] for row in filled]
-    return {
-        "session": tf.constant([1000 + number for number in range(len(rows))], tf.int64),
-        "token_ids": tf.ragged.constant(ids, tf.int32),
-        "utterances": tf.constant([[fingerprint(t) for t in row] for row in filled], tf.int64),
-        "turn_mask": tf.constant([[turn is not None for turn in row[:-1]] for row in rows]),
-    }
+    sessions = [[turn for turn in row if turn] for row in rows]
+    response = tf.constant([len(session) - 1 for session in sessions])
+    return {**make_sessions(sessions), "response": response}
 
 
 def draw(samples, source, negatives, seed, replicas):
@@ -167,7 +162,7 @@ def test_places_without_a_negative_are_masked():
 
 
 def test_a_batch_that_says_one_thing_has_no_negatives():
-    (batch,) = make([[(number, 0, 0), None, None, OK] for number in range(1, 5)], negatives=3)
+    (batch,) = make([[None, None, (number, 0, 0), OK] for number in range(1, 5)], negatives=3)
     assert batch["candidate_mask"].tolist() == [[True, False, False, False]] * 4
 
 
@@ -305,5 +300,5 @@ def test_weights_and_totals_are_those_of_all_replicas():
         assert [float(part["rows_weights_total"][0]) for part in parts] == [8.0] * len(parts)
         assert sum(float(part["samples"][0]) for part in parts) == 8.0
         assert all((part["weights"] == 1.0).all() for part in parts)
-    (alone,) = make([[(n, 0, 0), None, None, OK] for n in range(1, 5)])
+    (alone,) = make([[None, None, (n, 0, 0), OK] for n in range(1, 5)])
     assert (alone["weights"].any(), float(alone["rows_weights_total"][0])) == (False, 0.0)
