@@ -159,9 +159,6 @@ class PrepareOptions(SplitOptions):
             self.refuse("max_sessions", "not with `spark_master`, which reads all files at once")
 
 
-# Reading
-
-
 def read_sessions(
     config: CorpusOptions, bad_lines: BadLines, dropped: collections.Counter[str]
 ) -> Iterator[Session]:
@@ -237,9 +234,6 @@ def describe_dropped(dropped: Mapping[str, int], bad_lines: int) -> str:
     short, empty = dropped["short_sessions"], dropped["empty_utterances"]
     left = f"{empty} utterances without text, {bad_lines} bad lines"
     return f"{short} sessions too short{by_joining}, {left}"
-
-
-# The division into splits: copies of a session go to the same one
 
 
 def content_key(turns: Iterable[Utterance]) -> int | None:

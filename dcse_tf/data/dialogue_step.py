@@ -38,7 +38,7 @@ class DialogueSource:
     samples = "sessions"
 
     def draw(self, element: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
-        session, prefix = parse_session(element), self.rule.prefix_tokens
+        session = parse_session(element)
         given = None if self.given is None else parse_given(element)
         drawn = draw_dialogue(session, seed, self, given)
         if not self.other_turns:
@@ -52,9 +52,13 @@ class DialogueSource:
         place = _draw_below(tf.maximum(tf.size(others), 1), seeds[0])
         chosen = others[place : place + 1]
         drawn["relevance"] = _draw_below(tf.constant(3), seeds[1])
-        drawn["other_tokens"] = pairs.strip_ends(tf.gather(session["token_ids"], chosen), prefix)
-        drawn["other_utterance"] = tf.gather(session["utterances"], chosen)
-        return drawn
+        return drawn | self._add(session, chosen)
+
+    def _add(self, texts: dict, places: tf.Tensor) -> dict:
+        """Some texts of a record as a sample's further ones."""
+        found = {name: tf.gather(texts[name], places) for name in ("token_ids", "utterances")}
+        more = pairs.strip_ends(found["token_ids"], self.rule.prefix_tokens)
+        return {"more_tokens": more, "more_utterances": found["utterances"]}
 
     def make_step(
         self, samples: dict, splits: tf.Tensor, seed: int, number: tf.Tensor
@@ -71,9 +75,8 @@ def draw_dialogue(
     With given candidates the response is the last turn, which they belong to.
 
     Returns:
-        session: int64 scalar, fingerprint.
-        token_ids: int32 `[turns, (tokens)]` without [CLS], prefix and [SEP], the response last.
-        utterances, roles: int64 `[turns]`, fingerprints of texts and of speakers' roles.
+        session, utterances, roles: as in `parse_session`; the response is the last turn.
+        token_ids: int32 `[turns, (tokens)]` without [CLS], prefix and [SEP].
         speakers: int32 `[turns]`, 0 for the speaker of the response, 1 for all others.
         read: int32, number of turns that the auxiliary tasks read, the first ones.
         split: int32, number of turns of the left piece, 1 to read - 1.
@@ -81,7 +84,7 @@ def draw_dialogue(
         replaced: bool, whether to replace that piece by another session's.
         hidden, odd: int32, the turn to restore, and that to replace.
         pair: int32 `[2]`, two of these turns with different texts, -1 if there are none.
-        negatives: only with given candidates, the drawn ones, int32 `[negatives, (tokens)]`.
+        more_tokens, more_utterances: only with given candidates, the same of those drawn.
     """
     seeds = tf.unstack(tf.random.split(seed, 7))
     last = tf.shape(session["utterances"])[0] - 1
@@ -114,8 +117,7 @@ def draw_dialogue(
     if given is not None:
         places = tf.range(given["token_ids"].nrows())
         order = tf.random.experimental.stateless_shuffle(places, seeds[0])
-        drawn = tf.gather(given["token_ids"], order[: source.given or None])
-        sample["negatives"] = pairs.strip_ends(drawn, source.rule.prefix_tokens)
+        sample |= source._add(given, order[: source.given or None])
     return sample
 
 
@@ -195,13 +197,11 @@ class DialogueStep(Step):
             turn is the response.
         read_ends: int32 `[samples]`, where the turns end that the auxiliary tasks read.
         session: int64 `[samples]`, fingerprints of the sessions.
-        session_of_turn: int64 `[turns]`, the same of each dialogue's turns.
+        session_of_turn, roles: int64 `[turns]`, of each dialogue's turns.
         turns: int32 `[turns, (tokens)]`, the turns of all dialogues without [CLS] and [SEP],
             followed by given negatives or other turns.
-        utterances, roles: int64 `[turns]`, fingerprints of the turns and of their speakers' roles.
-        speakers: int32 `[turns]`, 0 for the speaker of the response, 1 for all others.
-        negatives: int32 `[samples, (negatives)]`, the given negatives in the list; None without.
-        others: int32 `[samples]`, the other turns in the list, -1 for none; None without.
+        utterances, speakers: int64 and int32 `[turns]`, of the same.
+        more: int32 `[samples, (texts)]`, each sample's negatives, or its other turn, in the list.
     """
 
     def __init__(
@@ -216,28 +216,15 @@ class DialogueStep(Step):
         self.turns, self.utterances, self.speakers, self.roles = (
             samples[name].values for name in ("token_ids", "utterances", "speakers", "roles")
         )
-        self.negatives = self.others = None
         around = tf.ones([tf.size(self.utterances), 1], tf.int32)
         whole = [around * source.rule.cls_id, self.turns, around * source.rule.sep_id]
-        super().__init__(
-            tf.concat(whole, axis=1).to_tensor(),
-            self.utterances,
-            self.ends - 1,
-            splits,
-            seed,
-            number,
-            marks=("segment_ids", "speaker_ids") if source.speakers else ("segment_ids",),
-        )
-        if "negatives" in samples:
-            given = samples["negatives"]
-            places = ranges[-1] + tf.range(given.values.nrows(tf.int32))
-            self.negatives = pairs.put_in_rows(places, given.row_splits)
-            self.turns = tf.concat([self.turns, given.values], axis=0)
-        if "other_tokens" in samples:
-            texts = samples["other_utterance"]
-            places = ranges[-1] + tf.cast(texts.row_starts(), tf.int32)
-            self.others = tf.where(texts.row_lengths() > 0, places, -1)
-            self.turns = tf.concat([self.turns, samples["other_tokens"].values], axis=0)
+        drawn = tf.concat(whole, axis=1).to_tensor(), self.utterances, self.ends - 1
+        marks = ("segment_ids", "speaker_ids")[: 1 + source.speakers]
+        super().__init__(*drawn, splits, seed, number, marks)
+        if "more_tokens" in samples:
+            texts = samples["more_utterances"]
+            self.more = texts.with_values(ranges[-1] + tf.range(tf.size(texts.values)))
+            self.turns = tf.concat([self.turns, samples["more_tokens"].values], axis=0)
             self.utterances = tf.concat([self.utterances, texts.values], axis=0)
             # A candidate counts as the responder's, see `Segments.build`.
             nobody = tf.zeros_like(texts.values, tf.int32)
@@ -268,8 +255,6 @@ class DialogueStep(Step):
         return tf.maximum(drawn, 0), drawn >= 0
 
 
-# Rows of the tasks
-
 # The kinds of pairs of post-training, with the number of classes of each.
 PAIRS = {"utterance": 2, "pieces": 2, "relevance": 3}
 _RANDOM, _SAME_SESSION, _NEXT = range(3)  # classes of relevance
@@ -295,7 +280,7 @@ def draw_matching(step: DialogueStep, negatives: int) -> Segments:
     0 if the candidate's role is not the response's but other sessions' responses have that, else 1.
     """
     responses = step.ends - 1
-    if step.negatives is None:
+    if step.source.given is None:
         texts = tf.gather(step.utterances, responses)
         roles = tf.gather(step.roles, responses)
         own = roles if step.source.same_role else None
@@ -305,7 +290,7 @@ def draw_matching(step: DialogueStep, negatives: int) -> Segments:
         shared = _find_shared(roles, step.session)
         hints = (tf.gather(roles, chosen) == roles[:, None]) | ~shared[:, None]
     else:
-        given = step.negatives.to_tensor(-1, shape=[None, negatives or None])
+        given = step.more.to_tensor(-1, shape=[None, negatives or None])
         candidates = tf.concat([responses[:, None], given], axis=1)
         mask = candidates >= 0
         candidates = tf.where(mask, candidates, responses[:, None])
@@ -478,8 +463,9 @@ def _pair_with_turn(step: DialogueStep, highest: int) -> Segments:
     wanted = tf.where(step.samples["replaced"], _RANDOM, highest)
     true = other = step.ends - 1
     stranger, found = step.draw_strangers(true, _split_seed(step, 0, 2))
-    if step.others is not None:
-        other, wanted = step.others, step.samples["relevance"]
+    if step.source.other_turns:
+        other = step.more.to_tensor(-1, shape=[None, 1])[:, 0]
+        wanted = step.samples["relevance"]
         wanted = tf.where((wanted == _SAME_SESSION) & (other < 0), _NEXT, wanted)
     labels = tf.where((wanted == _RANDOM) & ~found, highest, wanted)
     second = tf.where(labels == highest, true, tf.where(labels == _RANDOM, stranger, other))

@@ -245,9 +245,6 @@ def _mask_targets(turn_mask: tf.Tensor, mask: tf.Tensor) -> dict[str, tf.Tensor]
     return {"turn_mask": turn_mask, "candidate_mask": mask, "weights": weights}
 
 
-# Replaced tokens
-
-
 @dataclasses.dataclass(frozen=True)
 class MaskingRule:
     """How tokens are masked."""

@@ -42,6 +42,14 @@ class Rows:
         """The rows, once all were drawn; what else a term draws makes them of it here."""
         return self
 
+    def take(self, replica: int, replicas: int) -> "Rows":
+        """The rows of a replica."""
+        each = tf.shape(next(iter(self.texts.values())))[0] // replicas
+        splits = tf.range(replicas + 1) * each if self.splits is None else self.splits
+        own = slice(splits[replica], splits[replica + 1])
+        parts = (self.texts, self.targets, self.tokens)
+        return Rows(*({name: value[own] for name, value in part.items()} for part in parts))
+
 
 class Step:
     """The texts of a step, over all devices.
@@ -145,7 +153,7 @@ def make_batches(step: Step, drawn: Mapping[str, Any], row_length: int) -> list[
                 weights[key] = tf.where(rows.tokens["asked"], value, 0.0)
         totals |= {f"{name}_{key}_total": tf.reduce_sum(x)[None] for key, x in weights.items()}
     for replica in range(step.replicas):
-        own = {name: _take(rows, replica, step.replicas) for name, rows in built.items()}
+        own = {name: rows.take(replica, step.replicas) for name, rows in built.items()}
         batch = _index_texts(texts, own, step, row_length)
         for name, rows in own.items():
             batch |= {f"{name}_{key}": value for key, value in rows.targets.items()}
@@ -156,15 +164,6 @@ def make_batches(step: Step, drawn: Mapping[str, Any], row_length: int) -> list[
         of_step = {name: tf.cast(value, tf.float32)[None] for name, value in of_step.items()}
         batches.append({**batch, **totals, **of_step})
     return batches
-
-
-def _take(rows: Rows, replica: int, replicas: int) -> Rows:
-    splits = rows.splits
-    if splits is None:
-        splits = tf.range(replicas + 1) * (tf.shape(next(iter(rows.texts.values())))[0] // replicas)
-    begin, end = splits[replica], splits[replica + 1]
-    parts = (rows.texts, rows.targets, rows.tokens)
-    return Rows(*({name: value[begin:end] for name, value in part.items()} for part in parts))
 
 
 def _index_texts(

@@ -21,18 +21,12 @@ Items = Mapping[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """The second model's score minus the first's, in percentage points.
-
-    Attributes:
-        value: the difference.
-        low, high: its 95% interval.
-        p_value: two-sided, for the hypothesis that the models are equal.
-    """
+    """The second model's score minus the first's, in percentage points."""
 
     value: float
-    low: float
+    low: float  # of its 95% interval
     high: float
-    p_value: float
+    p_value: float  # two-sided, for the hypothesis that the models are equal
 
 
 def score_names(items: Iterable[str]) -> list[str]:
@@ -50,10 +44,8 @@ def interval(items: Items, name: str, seed: int = 0) -> tuple[float, float] | No
 
 
 def difference(first: Items, second: Items, name: str, seed: int = 0) -> Difference:
-    """Paired bootstrap of two models' scores on the same items.
-
-    Raises:
-        ValueError: the items are not the same, or fewer than two.
+    """Paired bootstrap of two models' scores on the same items; ValueError if the items are not the
+    same, or fewer than two.
     """
     if name == "spearman":
         if not np.array_equal(first["degree"], second["degree"]):
@@ -73,16 +65,14 @@ def difference(first: Items, second: Items, name: str, seed: int = 0) -> Differe
 def paired_difference(
     data: tuple[np.ndarray, ...], statistic: Callable[..., np.ndarray], seed: int = 0
 ) -> Difference:
-    """Bootstrap of the difference between two models, over items on which both were scored.
+    """Bootstrap of the difference between two models, over items on which both were scored;
+    ValueError if there are fewer than two.
 
     Args:
         data: arrays float `[items]`, which are resampled together.
         statistic: maps (*data, axis) to the difference in percentage points, vectorised over the
             leading axes.
         seed: seed of the resamples.
-
-    Raises:
-        ValueError: fewer than two items.
     """
     draws, limits = _bootstrap(data, statistic, seed)
     if limits is None:

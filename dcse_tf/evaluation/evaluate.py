@@ -135,16 +135,15 @@ class CompareOptions(Options):
 
 
 class ResponseSet(NamedTuple):
-    """The samples of a file of sessions or of groups, and the most turns of a context on a side, 0
-    for all. The fingerprint is a hash of drawn samples' texts; of groups, of whole contexts and of
-    the order of candidates, as they are in the file.
-    """
+    """The samples of a file of sessions ("response") or of groups ("candidates")."""
 
+    kind: str
     source: str
     samples: Sequence[Sample]
+    # A hash of drawn samples' texts; of groups, of whole contexts and of the order of candidates,
+    # as they are in the file.
     fingerprint: str
-    turns: int
-    grouped: bool
+    turns: int  # the most of a context, on a side; 0 for all
 
 
 def draw_samples(path: pathlib.Path, options: Any, seed: int) -> list[Sample]:
@@ -165,7 +164,7 @@ def _read_response_sets(config: EvaluateOptions) -> Iterator[ResponseSet]:
     for path in resolve_inputs(config.response_selection, "response_selection"):
         samples = draw_samples(path, config, config.seed)
         drawn = hash_bytes(repr(samples).encode())
-        yield ResponseSet(str(path), samples, drawn, config.context_turns, False)
+        yield ResponseSet("response", str(path), samples, drawn, config.context_turns)
     for path in resolve_inputs(config.candidates_file, "candidates_file"):
         bad, several = BadLines(config.max_bad_lines), config.several_positives
         samples, hashes = [], []
@@ -176,7 +175,7 @@ def _read_response_sets(config: EvaluateOptions) -> Iterator[ResponseSet]:
         if not samples:
             raise InputError(f"{path}: no group of candidates")
         whole = hash_bytes("".join(hashes).encode())
-        yield ResponseSet(str(path), samples, whole, config.candidates_turns, True)
+        yield ResponseSet("candidates", str(path), samples, whole, config.candidates_turns)
 
 
 def evaluate(
@@ -184,14 +183,9 @@ def evaluate(
 ) -> list[Result]:
     """Scores an encoder on every set that the settings name.
 
-    Args:
-        config: the settings.
-        show: called with the results before they are written, so that they are not lost if writing
-            fails.
-
-    Raises:
-        InputError: a model or a set cannot be used.
-        OutputError: the results cannot be written.
+    `show` is called with the results before they are written, so that they are not lost if writing
+    fails. Raises InputError if a model or a set cannot be used, OutputError if the results cannot
+    be written.
     """
     # All sets are read first, so that an error in the last does not waste the encoding of others.
     kinds: dict[str, tuple[Callable[..., Any], Callable[..., Evaluation]]] = {
@@ -215,12 +209,12 @@ def evaluate(
         results.append(make_result(task, str(path), fingerprint, score(encode)))
     for each in responses:
         logging.info("response selection on %s", each.source)
-        kind = "candidates" if each.grouped else "response"
         scores = score_responses(each.samples)
-        for way, found in selection.evaluate_responses(each.samples, scores, each.grouped).items():
+        grouped = each.kind == "candidates"
+        for way, found in selection.evaluate_responses(each.samples, scores, grouped).items():
             context = describe_context(way, each.turns)
-            task = f"{kind}_{way}"
-            results.append(make_result(task, each.source, each.fingerprint, found, context))
+            told = f"{each.kind}_{way}", each.source, each.fingerprint
+            results.append(make_result(*told, found, context))
     show(results)
     if config.output:
         settings = {**config.to_dict(), **own}

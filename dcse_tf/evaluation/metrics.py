@@ -47,9 +47,7 @@ def quantize(scores: np.ndarray) -> np.ndarray:
 
     For searches, which need one order of all rows although they see only a part at a time. Measures
     must not use it: the border between two multiples may separate scores that are nearly equal.
-
-    Raises:
-        InputError: a score is not finite. A diverged encoder must not look like a random one.
+    Raises InputError if a score is not finite: a diverged encoder must not look like a random one.
     """
     return np.round(_require_finite(scores) / TIE_TOLERANCE) * TIE_TOLERANCE
 

@@ -20,24 +20,16 @@ TIE_WARNING = 1.0  # percent of tied scores above which a result has a warning
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """The scores of one evaluation on one file.
+    """The scores of one evaluation on one file; `scores` and `items` as in `Evaluation`."""
 
-    Attributes:
-        task: what was evaluated.
-        source: the file of the set.
-        fingerprint: identifies the set; results with equal fingerprints can be compared.
-        scores, items: as in `Evaluation`.
-        intervals: the 95% interval of each score that is computed from at least two items.
-        context: of response selection, which turns around the response the contexts hold, at most:
-            "3 before", or "3 before, 3 after" as in the paper; otherwise "".
-    """
-
-    task: str
-    source: str
-    fingerprint: str
+    task: str  # what was evaluated
+    source: str  # the file of the set
+    fingerprint: str  # identifies the set; results with equal fingerprints can be compared
     scores: dict[str, float]
     items: dict[str, list[float]]
-    intervals: dict[str, tuple[float, float]]
+    intervals: dict[str, tuple[float, float]]  # 95%, of each score from at least two items
+    # Of response selection, which turns around the response the contexts hold, at most: "3 before",
+    # or "3 before, 3 after" as in the paper.
     context: str = ""
 
     def warning(self) -> str | None:
@@ -137,10 +129,8 @@ def write_json(
 
 
 def read_json(path: pathlib.Path) -> tuple[str, list[Result], dict[str, Any]]:
-    """Reads a file that `write_json` wrote: the model, its results and the settings.
-
-    Raises:
-        InputError: the file does not have this form.
+    """Reads a file that `write_json` wrote: the model, its results and the settings; InputError if
+    it does not have this form.
     """
     fields = [field.name for field in dataclasses.fields(Result)]
     content = read_json_object(path, "a file of results of evaluate")
@@ -189,12 +179,10 @@ def describe_differences(first: Mapping[str, Any], second: Mapping[str, Any]) ->
 
 
 def compare_results(first: list[Result], second: list[Result]) -> list[Comparison]:
-    """Compares every score that both models have on the same set.
+    """Compares every score that both models have on the same set; InputError if they have no set
+    with two items or more in common.
 
     Scores of a single item are left out, as R@k is where each group has a size of its own.
-
-    Raises:
-        InputError: they have no set with two items or more in common.
     """
     known = {(result.task, result.fingerprint): result for result in second}
     comparisons = []

@@ -33,25 +33,19 @@ _CHUNK = 2000  # contexts whose embeddings, and those of their candidates, are h
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """Context turns in order, and candidate responses, the true ones first.
-
-    Attributes:
-        context, candidates: the texts.
-        positives: number of candidates that are true responses.
-        roles: the speaker of each turn of the context; None if unknown.
-        responder: the speaker of the response; None if unknown.
-        later: the turns after the response, as many as the context may have.
-        of_role: number of negatives that speakers of the responder's role said; None if it has too
-            few responses to be known as a role.
-    """
+    """Context turns in order, and candidate responses, the true ones first."""
 
     # A set of samples is identified by a hash of its repr, which contains only the texts.
     context: list[str]
     candidates: list[str]
-    positives: int = dataclasses.field(default=1, repr=False)
+    positives: int = dataclasses.field(default=1, repr=False)  # true responses among them
+    # The speakers of the context's turns and of the response; None if unknown.
     roles: list[str] | None = dataclasses.field(default=None, repr=False)
     responder: str | None = dataclasses.field(default=None, repr=False)
+    # The turns after the response, as many as the context may have.
     later: tuple[str, ...] = dataclasses.field(default=(), repr=False)
+    # How many negatives were said by speakers of the responder's role; None if it has too few
+    # responses to be known as a role.
     of_role: int | None = dataclasses.field(default=None, repr=False)
 
 
@@ -106,19 +100,17 @@ def make_samples(
     A negative said by the other party could be told without the context, so negatives are of the
     responder's role if there are enough; a role with fewer is taken for a name.
 
-    Args:
-        sessions: sessions of two turns or more.
-        candidates, context_turns, max_samples, seed: see `EvaluateOptions`.
-
-    Returns:
-        The samples; empty if there are fewer distinct responses than candidates.
+    Sessions have two turns or more; for the settings, see `EvaluateOptions`. The result is empty if
+    there are fewer distinct responses than candidates.
     """
     # What each dialogue says, ignoring case, if sessions are pieces of dialogues.
     said: dict[str, set[str]] = {}
     for session in sessions if any(session.given for session in sessions) else ():
         texts = (turn.text.casefold() for turn in session.turns)
         said.setdefault(session.dialogue, set()).update(texts)
-    ordered = sorted(sessions, key=lambda session: _draw(seed, "order", session.session_id))
+    ordered = sorted(
+        sessions, key=lambda session: hash_number(f"{seed}:order:{session.session_id}")
+    )
     chosen = ordered[:max_samples] if max_samples else ordered
     drawn = [_draw_response(session, context_turns, seed, bool(said)) for session in chosen]
     roles_of = collections.defaultdict(set)
@@ -131,7 +123,7 @@ def make_samples(
 
     samples, rivals = [], candidates - 1
     for session, sample in zip(chosen, drawn, strict=True):
-        rng = np.random.default_rng(_draw(seed, "rivals", session.session_id))
+        rng = np.random.default_rng(hash_number(f"{seed}:rivals:{session.session_id}"))
         order, of_role = rng.permutation(len(responses)), of_roles[sample.responder]
         own = said.get(session.dialogue) or {sample.candidates[0].casefold()}
         negatives = _pick(order[of_role[order]], keys, own, rivals)
@@ -155,14 +147,10 @@ def _pick(places: np.ndarray, keys: np.ndarray, own: set[str], count: int) -> li
     return []
 
 
-def _draw(seed: int, purpose: str, session_id: str) -> int:
-    return hash_number(f"{seed}:{purpose}:{session_id}")
-
-
 def _draw_response(session: Session, context_turns: int, seed: int, last: bool) -> Sample:
     """A sample with the true response, drawn or the `last` turn, as its only candidate."""
     turns = session.turns
-    rng = np.random.default_rng(_draw(seed, "response", session.session_id))
+    rng = np.random.default_rng(hash_number(f"{seed}:response:{session.session_id}"))
     response = int(rng.integers(len(turns) - 1 if last else 1, len(turns)))
     around = Context(context_turns, "both").of(len(turns), response)
     earlier = [turns[turn] for turn in around if turn < response]

@@ -16,7 +16,6 @@ from dcse_tf.evaluation.metrics import Encode, Evaluation
 from dcse_tf.files import atomic_file, hash_bytes
 from dcse_tf.input_files import BadLines, read_lines
 
-_NOTHING = np.zeros(0, np.int64)
 T = TypeVar("T")
 
 
@@ -65,11 +64,9 @@ def read_retrieval_set(path: pathlib.Path, half: str = "all") -> RetrievalSet:
 
     Positives and negatives are comma-separated indices. A sentence without positives or without
     negatives is not a query, because every ranking of its candidates would be equally good. With
-    another `half` than all, only its queries are kept; candidates may be of the other one.
-
-    Raises:
-        InputError: a line does not have this form, there is no line for an index, a sentence is its
-            own candidate or has a candidate twice, or there is no query.
+    another `half` than all, only its queries are kept; candidates may be of the other one. Raises
+    InputError if a line does not have this form, there is no line for an index, a sentence is its
+    own candidate or has a candidate twice, or there is no query.
     """
     sentences: list[str] = []
     intents: list[str] = []
@@ -115,25 +112,18 @@ def read_retrieval_set(path: pathlib.Path, half: str = "all") -> RetrievalSet:
 
 
 def write_retrieval_set(path: pathlib.Path, retrieval_set: RetrievalSet) -> None:
-    """Writes a file for `read_retrieval_set`, atomically, with ascending indices.
-
-    Raises:
-        ValueError: a sentence or an intent contains a tab or a line break.
+    """Writes a file for `read_retrieval_set`, atomically, with ascending indices; sentences and
+    intents have neither tabs nor line breaks.
     """
-    lists = {query.sentence: query for query in retrieval_set.queries}
-    lines = []
-    for index, (sentence, intent) in enumerate(
-        zip(retrieval_set.sentences, retrieval_set.intents, strict=True)
-    ):
-        query = lists.get(index)
-        columns = (query.positives, query.negatives) if query else (_NOTHING, _NOTHING)
-        indices = [",".join(map(str, sorted(column.tolist()))) for column in columns]
-        line = "\t".join([str(index), sentence, intent, *indices])
-        if line.count("\t") != 4 or "\n" in line or "\r" in line:
-            raise ValueError(f"sentence {index} contains a tab or a line break: {sentence[:40]!r}")
-        lines.append(line)
-    with atomic_file(path) as partial:
-        partial.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    nothing = np.zeros(0, np.int64)
+    lists = {q.sentence: (q.positives, q.negatives) for q in retrieval_set.queries}
+    texts = zip(retrieval_set.sentences, retrieval_set.intents, strict=True)
+    with atomic_file(path) as partial, partial.open("w", encoding="utf-8") as file:
+        for index, columns in enumerate(texts):
+            found = (sorted(each.tolist()) for each in lists.get(index, (nothing, nothing)))
+            print(
+                index, *columns, *(",".join(map(str, each)) for each in found), sep="\t", file=file
+            )
 
 
 def evaluate_retrieval(retrieval_set: RetrievalSet, encode: Encode) -> Evaluation:
@@ -160,27 +150,20 @@ def evaluate_retrieval(retrieval_set: RetrievalSet, encode: Encode) -> Evaluatio
 
 @dataclasses.dataclass(frozen=True)
 class StsSet:
-    """Pairs of sentences, with degrees of similarity by annotators.
+    """Pairs of sentences, `first` and `second`, with degrees of similarity by annotators."""
 
-    Attributes:
-        degrees: float `[pairs]`, from 1 to 5.
-        first, second: the sentences of each pair.
-    """
-
-    degrees: np.ndarray
+    degrees: np.ndarray  # float [pairs], from 1 to 5
     first: list[str]
     second: list[str]
 
 
 def read_sts_set(path: pathlib.Path, half: str = "all") -> StsSet:
-    """Reads lines of a degree from 1 to 5 and two sentences, tab-separated; those of a half.
+    """Reads lines of a degree from 1 to 5 and two sentences, tab-separated; those of a half. Raises
+    InputError if a line does not have this form, or there are fewer than two pairs.
 
     A pair and its reverse are in the same half. Pairs that share one sentence may be in different
     ones. If they were kept together, a pair's half would depend on the other lines, and chains of
     shared sentences could put nearly all pairs into one half.
-
-    Raises:
-        InputError: a line does not have this form, or there are fewer than two pairs.
     """
     degrees: list[float] = []
     pairs: list[tuple[str, ...]] = []

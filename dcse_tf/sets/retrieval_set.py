@@ -172,10 +172,8 @@ def sample_balanced(
 
     Of sentences that differ only in case, the first is kept. A text with two labels is left out,
     because neither can be trusted. The result is shuffled, because BM25 breaks ties by index, and
-    the index must not reveal the label.
-
-    Returns:
-        The (sentence, label) pairs drawn, and reason -> number of sentences left out.
+    the index must not reveal the label. Returns the (sentence, label) pairs drawn, and reason ->
+    number of sentences left out.
     """
     labels_of: dict[str, set[str]] = collections.defaultdict(set)
     first: dict[str, tuple[str, str]] = {}
@@ -217,14 +215,11 @@ def build_retrieval_set(
     candidates: int = 100,
     max_positives: int = 30,
 ) -> tuple[RetrievalSet, dict[str, int]]:
-    """Uses each sentence as a query, with candidates from all other sentences.
+    """Uses each sentence as a query, with candidates from all other sentences. Returns the set, and
+    counts of the sentences that are not queries for lack of a positive or a negative.
 
     As the paper describes: of the first sentences by BM25, those with the query's label are
     positives, of which the best are kept, and the others negatives.
-
-    Returns:
-        The set, and counts of the sentences that are not queries for lack of a positive or a
-        negative.
     """
     split = [words(sentence) for sentence, _ in labelled]
     if not any(split):

@@ -51,7 +51,7 @@ def change(step, samples=None, same_role=None):
     return other
 
 
-_LISTS = ("utterances", "speakers", "roles", "other_utterance")
+_LISTS = ("utterances", "speakers", "roles", "more_utterances")
 
 
 def batch_samples(sessions, draw, seed=5):

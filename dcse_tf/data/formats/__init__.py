@@ -40,7 +40,8 @@ CANDIDATE_FORMATS: dict[str, Format] = {}  # those of them that files of groups 
 
 
 def register_format(name: str, reader: Reader, *, help: str = "", **more: Any) -> None:
-    """Adds a corpus format, which every option called `format` then accepts.
+    """Adds a corpus format, which every option called `format` then accepts; ValueError if another
+    has its name.
 
     Args:
         name: the value of the option.
@@ -50,9 +51,6 @@ def register_format(name: str, reader: Reader, *, help: str = "", **more: Any) -
         **more: further attributes of `Format`, such as `has_intents=True`, which retrieval sets
             need. With `read_candidates`, the format also reads grouped candidates, and sessions
             with their negatives as the format NAME_candidates.
-
-    Raises:
-        ValueError: another format has the name.
     """
     if name in FORMATS:
         raise ValueError(f"there is a corpus format {name!r} already")

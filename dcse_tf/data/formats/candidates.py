@@ -24,7 +24,7 @@ from dcse_tf.data.dialogue import GivenCandidates, Utterance, is_blank
 from dcse_tf.data.formats import reading
 from dcse_tf.data.formats.reading import Sessions, get_field
 from dcse_tf.files import hash_number
-from dcse_tf.input_files import BadLines
+from dcse_tf.input_files import BadLines, read_lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,9 +128,7 @@ def read_groups_jsonl(
             raise ValueError('expected "id" and all of "candidates" to be texts')
         if len(labels) != len(texts) or not all(type(k) is int and k in (0, 1) for k in labels):
             raise ValueError('expected "labels" to have 0 or 1 for each of "candidates"')
-        context: tuple[Utterance, ...] = ()
-        for text in texts:
-            context = _drop_blank(turns, text)
+        (context, *_) = [_drop_blank(turns, text) for text in texts] or [()]
         return number, CandidateGroup(name, context, texts, labels, responder, dialogue)
 
     return reading.read_json_lines(path, bad_lines, parse)
@@ -161,7 +159,7 @@ class CandidateLines:
             *context, response = self.parse(texts)
             return number, int(label), finish(context, response.text), response
 
-        return reading.convert_lines(path, bad_lines, parse)
+        return reading.convert(read_lines(path, bad_lines), parse, path, bad_lines)
 
     def read_groups(
         self, path: pathlib.Path, bad_lines: BadLines, several_positives: bool = False

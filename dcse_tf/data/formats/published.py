@@ -177,15 +177,13 @@ def read_dialoguecse(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
         named = zip(speakers, texts, strict=True)
         return number, [Utterance(_SENDERS[role], text) for role, text in named]
 
-    for numbers, turns in merge_windows(reading.convert_lines(path, bad_lines, parse)):
+    windows = reading.convert(read_lines(path, bad_lines), parse, path, bad_lines)
+    for numbers, turns in merge_windows(windows):
         yield f"{path.name}-{numbers[0]}", turns
 
 
 def _split(text: str) -> list[str]:
     return text.split("|") if text else []
-
-
-# Dialogues in one JSON value
 
 
 def read_chitchat(path: pathlib.Path, bad_lines: BadLines) -> Sessions:

@@ -50,18 +50,12 @@ def convert(
             yield result
 
 
-def convert_lines(
-    path: pathlib.Path, bad_lines: BadLines, parse: Callable[[int, str], R]
-) -> Iterator[R]:
-    """`convert` for the lines of a text file."""
-    return convert(read_lines(path, bad_lines), parse, path, bad_lines)
-
-
 def read_json_lines(
     path: pathlib.Path, bad_lines: BadLines, parse: Callable[[int, Any], R]
 ) -> Iterator[R]:
     """`convert` for the JSON values of a file with one a line."""
-    return convert_lines(path, bad_lines, lambda number, line: parse(number, parse_json(line)))
+    lines = read_lines(path, bad_lines)
+    return convert(lines, lambda number, line: parse(number, parse_json(line)), path, bad_lines)
 
 
 def read_json_members(
@@ -201,8 +195,6 @@ def read_parquet(
         raise InputError(f"{path}: cannot be read as Parquet: {reason}") from error
 
 
-# Messages
-
 # The names of `columns`, with those that are looked for, in this order, if it does not say.
 KEYS = {
     "session_id": ("session_id", "id", "conversation_id", "dialogue_id", "dialog_id"),
@@ -317,8 +309,6 @@ def _parse_message(message: Any, keys: Mapping[str, str]) -> Utterance:
         raise ValueError('expected "intents" and "acts" to be lists of texts')
     return Utterance(str(role).strip(), text or "", *map(tuple, labels))
 
-
-# Tables
 
 _DELIMITERS = (",", ";", "\t", "|")
 # The names of `columns`; a column of that name needs none.
