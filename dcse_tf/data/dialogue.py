@@ -54,14 +54,8 @@ class Session:
 
     def to_dict(self) -> dict:
         """The JSON object that the `jsonl` format reads; "dialogue" only if it is not the id."""
-        turns = [
-            {
-                **{"role": role, "text": text},
-                **({"intents": list(intents)} if intents else {}),
-                **({"acts": list(acts)} if acts else {}),
-            }
-            for role, text, intents, acts in self.turns
-        ]
+        told = (turn._asdict().items() for turn in self.turns)
+        turns = [{k: v for k, v in turn if v or k in ("role", "text")} for turn in told]
         dialogue = {"dialogue": self.dialogue} if self.given else {}
         return {"session_id": self.session_id, "turns": turns, **dialogue}
 
@@ -175,11 +169,8 @@ def make_splitter(kind: str) -> Callable[[str], list[str]]:
 @functools.cache  # takes a twentieth of a second
 def list_marks() -> str:
     """Marks that belong to the letter before them, such as the vowel signs of Hindi and Thai."""
-    return "".join(
-        char
-        for char in map(chr, range(0x300, 0x11000))
-        if unicodedata.category(char)[0] == "M" and not _OF_EMOJI.match(char)
-    )
+    chars = map(chr, range(0x300, 0x11000))
+    return _OF_EMOJI.sub("", "".join(c for c in chars if unicodedata.category(c)[0] == "M"))
 
 
 @functools.cache

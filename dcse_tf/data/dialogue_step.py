@@ -142,12 +142,12 @@ class Segments:
     first: tf.RaggedTensor
     second: tf.RaggedTensor | None
     targets: Tensors  # see `Rows`; "hints", int32, say what a rule could go by without reading
-    # Whether the turns of the second segment end with [EOT], as those of a piece of dialogue do,
-    # and a response does not.
-    ends: bool = False
+    # Whether they are two pieces of a dialogue: the turns of the second end with [EOT] too, as a
+    # response does not, and no token is marked with its speaker. Two pieces that one speaker ends
+    # and begins would give a replaced piece away.
+    pieces: bool = False
     rule: PairRule | None = None  # the maximum lengths, if they are not the source's
     speaker_turns: tf.RaggedTensor | None = None  # whose speakers mark the first, if others
-    tells_speakers: bool = True  # whether tokens are marked with their speaker; if not, by 0
     # Maps the token ids of the sequences and the index of each token's turn in the first segment,
     # -1 for others, both int32 `[rows, tokens]`, to token ids, further targets and `Rows.tokens`.
     finish: Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, Tensors, Tensors]] | None = None
@@ -158,7 +158,7 @@ class Segments:
         ended = pairs.end_turns(step.turns, rule.end_of_turn_id)
         second = self.first[:, :0] if self.second is None else self.second  # or nothing
         turns = tf.gather(ended, self.first)
-        others = tf.gather(ended if self.ends else step.turns, second)
+        others = tf.gather(ended if self.pieces else step.turns, second)
 
         owner = pairs.find_rows(turns.values)
         place = tf.gather(tf.ragged.range(tf.cast(turns.row_lengths(), tf.int32)).values, owner)
@@ -173,13 +173,10 @@ class Segments:
         speaker_turns = self.first if self.speaker_turns is None else self.speaker_turns
         speakers = tf.gather(tf.gather(step.speakers, speaker_turns.values), owner)
         # A candidate counts as the responder's, whoever said it.
-        nobody = second_speakers = tf.zeros_like(others.flat_values)
-        if self.ends:
-            second_speakers = tf.gather(step.speakers, second.values)
-            second_speakers = tf.gather(second_speakers, pairs.find_rows(others.values))
+        nobody = tf.zeros_like(others.flat_values)
         ids = found.fill(turns.flat_values, others.flat_values, rule.marks)
         turn_ids = found.fill(place, nobody - 1, (-1, -1, -1, -1))
-        speaker_ids = found.fill(speakers, second_speakers) * int(self.tells_speakers)
+        speaker_ids = found.fill(speakers, nobody) * int(not self.pieces)
 
         targets, tokens = self.targets, dict[str, tf.Tensor]()
         if self.finish:
@@ -354,9 +351,7 @@ def draw_next_session(
         "weights": tf.cast(texts[0] != texts[1], tf.float32),
         "hints": 2 * lengths + tf.cast(changes, tf.int32),
     }
-    # Two pieces that one speaker ends and begins would give a replaced piece away.
-    rule = step.source.rule.divided_evenly()
-    return Segments(first, second, targets, True, rule, tells_speakers=False)
+    return Segments(first, second, targets, True, step.source.rule.divided_evenly())
 
 
 def draw_restoration(step: DialogueStep, mask_id: int) -> Segments:

@@ -71,9 +71,8 @@ def prepare(
         vocabulary_folder = resolve_checkpoint(config.vocab, "vocab", weights=False)
     with atomic_directory(pathlib.Path(config.output_dir), config.overwrite) as folder:
         if vocabulary_folder is None:
-            vocabulary: Vocabulary = train_vocabulary(
-                _TrainTexts(config), config.vocab_size, config.lowercase
-            )
+            texts = _TrainTexts(config)
+            vocabulary: Vocabulary = train_vocabulary(texts, config.vocab_size, config.lowercase)
             if len(vocabulary.tokens) <= len(SPECIAL_TOKENS):
                 raise InputError(f"`input`={','.join(config.input)}: no text to train on")
             logging.info("trained a vocabulary of %d entries", len(vocabulary.tokens))
@@ -153,9 +152,8 @@ def _write_splits(
 def _tokenise_here(
     config: PrepareOptions, vocabulary: Vocabulary, bad_lines: BadLines
 ) -> Generator[ChunkRecords]:
-    serialize = ChunkSerializer(vocabulary, config)
-    for chunk in split_into_chunks(corpus.read_raw_sessions(config, bad_lines), Splitter(config)):
-        yield serialize(chunk)
+    chunks = split_into_chunks(corpus.read_raw_sessions(config, bad_lines), Splitter(config))
+    yield from map(ChunkSerializer(vocabulary, config), chunks)
 
 
 def split_into_chunks(

@@ -44,11 +44,9 @@ def serialize_session(
     """Serialises a session as a tf.train.Example, with the same bytes in every process.
 
     `tokens` and `negatives` are the token ids of each turn, and of candidates for the last one, int
-    `[tokens]`, with [CLS] and [SEP]. Besides them, the record holds 64-bit fingerprints. Turns with
-    equal ones of token ids (`utterances`), which the encoder cannot tell apart, are encoded only
-    once, and are no negatives of each other. `session` is that of the dialogue's id; `roles` are
-    those of the names of the session's roles, in the order in which they first speak, and
-    `speakers` the index of each turn's role among them.
+    `[tokens]`, with [CLS] and [SEP]. Besides them, the record holds 64-bit fingerprints, see
+    `parse_session`. Turns with equal ones of token ids, which the encoder cannot tell apart, are
+    encoded only once, and are no negatives of each other.
     """
     roles = [turn.role for turn in session.turns]
     numbers = {role: number for number, role in enumerate(dict.fromkeys(roles))}
@@ -121,9 +119,8 @@ class SplitWriter:
 
     def __init__(self, folder: pathlib.Path, split: str, shards: int, stack: contextlib.ExitStack):
         self._paths = [folder / f"{split}-{n:05d}-of-{shards:05d}.tfrecord" for n in range(shards)]
-        self._writers = [
-            stack.enter_context(tf.io.TFRecordWriter(str(path))) for path in self._paths
-        ]
+        writers = (tf.io.TFRecordWriter(str(path)) for path in self._paths)
+        self._writers = list(map(stack.enter_context, writers))
         self._texts, self._index = None, folder / f"{split}-blocks.npy"
         if split != "train":
             file = (folder / f"{split}.jsonl").open("w", encoding="utf-8", newline="\n")

@@ -83,7 +83,6 @@ class ResponseSource:
         return step
 
 
-@dataclasses.dataclass(frozen=True)
 class UtteranceSource:
     """The utterances of all sessions, each a sample of its own."""
 
@@ -158,17 +157,12 @@ def sample_negatives(
     return rows, tf.concat([tf.ones_like(own, tf.bool), drawn_mask], axis=1)
 
 
-def draw_candidates(
-    step: ResponseStep,
-    negatives: int,
-    numbers: tf.Tensor | None = None,
-    context: tf.Tensor | None = None,
-) -> Rows:
+def draw_candidates(step: ResponseStep, negatives: int, numbers: tf.Tensor | None = None) -> Rows:
     """Rows of responses in their contexts, each with negatives from the global batch's other
     sessions, 0 for all.
 
-    `numbers`, int32 `[turns, ...]`, are the texts of the step's turns if they have been added;
-    `context`, int32 `[samples, 1]`, texts that are the contexts instead of the turns around.
+    `numbers`, int32 `[turns + samples]`, are the texts of the step's turns, and a text for each
+    sample that is its context in place of the turns around, if these have been added.
 
     Texts: context, int32 `[samples, slots]`; candidates, int32 `[samples, 1 + negatives]`, of which
     column 0 is the response. Targets: turn_mask and candidate_mask, bool of these shapes; weights,
@@ -176,13 +170,14 @@ def draw_candidates(
     """
     if numbers is None:
         numbers = step.add(step.token_ids, step.fingerprints)
-    turn_mask = step.turn_mask if context is None else tf.ones_like(context, tf.bool)
+        context, turn_mask = tf.gather(numbers, step.context), step.turn_mask
+    else:
+        context = numbers[tf.shape(step.token_ids)[0] :][:, None]
+        turn_mask = tf.ones_like(context, tf.bool)
     said = tf.gather(step.fingerprints, step.responses)
     chosen, mask = sample_negatives(step.session, said, negatives, step.seed(ROWS))
-    texts = {
-        "context": tf.gather(numbers, step.context) if context is None else context,
-        "candidates": tf.gather(tf.gather(numbers, step.responses), chosen),
-    }
+    candidates = tf.gather(tf.gather(numbers, step.responses), chosen)
+    texts = {"context": context, "candidates": candidates}
     return Rows(texts, _mask_targets(turn_mask, mask), splits=step.splits)
 
 
@@ -216,8 +211,7 @@ def draw_joined_contexts(
 
     # Records have no fingerprints of such sequences, so all are computed from the tokens.
     numbers = step.add(join_tables(step.token_ids, sequences))
-    context = numbers[tf.shape(step.token_ids)[0] :][:, None]
-    return draw_candidates(step, negatives, numbers, context)
+    return draw_candidates(step, negatives, numbers)
 
 
 def draw_views(step: Step) -> Rows:

@@ -6,6 +6,7 @@ before that step are never read.
 """
 
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
@@ -127,15 +128,14 @@ def repeat_epochs(
             left = order[tf.maximum(done - begin, 0) :]
             return tf.data.Dataset.from_tensor_slices(tf.gather(values, left))
 
-        def number_it(index: tf.Tensor, element: Any) -> tuple:
-            return epoch * steps_per_epoch + index // batch_size, epoch, index, element
-
         # Windows that lie entirely among what is done are not read.
         first = tf.searchsorted(windows.ends, [done], side="right", out_type=tf.int64)[0]
         numbers = tf.data.Dataset.range(first, windows.blocks.nrows(), output_type=tf.int64)
         # The next window is read while this one is used.
         found = numbers.flat_map(read).prefetch(1).flat_map(shuffle)
-        return found.take(steps_per_epoch * batch_size - done).enumerate(done).map(number_it)
+        found = found.take(steps_per_epoch * batch_size - done).enumerate(done)
+        begin = epoch * steps_per_epoch
+        return found.map(lambda index, x: (begin + index // batch_size, epoch, index, x))
 
     epochs = tf.data.Dataset.range(first_epoch, tf.int64.max).flat_map(make_epoch)
     return epochs.take(stream.most) if stream.most else epochs
@@ -165,10 +165,8 @@ def make_dataset(
 
     def part(*batches: dict[str, tf.Tensor]) -> tf.data.Dataset:
         # A strategy takes one batch for each replica, and their shapes differ.
-        dataset = tf.data.Dataset.from_tensors(batches[0])
-        for batch in batches[1:]:
-            dataset = dataset.concatenate(tf.data.Dataset.from_tensors(batch))
-        return dataset
+        each = map(tf.data.Dataset.from_tensors, batches)
+        return functools.reduce(tf.data.Dataset.concatenate, each)
 
     of_sessions = source.samples == "sessions"
     elements = (lambda records: records) if of_sessions else parse_utterances

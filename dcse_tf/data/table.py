@@ -81,7 +81,7 @@ class Step:
         self.splits, self.replicas = splits, splits.shape[0] - 1
         self.marks, self.distinct = marks, distinct
         self._seed, self.number = seed, number
-        self._texts: list[dict[str, tf.Tensor]] = []
+        self.texts: list[dict[str, tf.Tensor]] = []
         self._count = tf.constant(0)
 
     def seed(self, purpose: int | str) -> tf.Tensor:
@@ -100,7 +100,7 @@ class Step:
         """
         own = {name: marks.get(name, tf.zeros_like(token_ids)) for name in self.marks}
         found = fingerprint_rows(token_ids) if fingerprints is None else fingerprints
-        self._texts.append({"token_ids": token_ids, **own, "fingerprints": found})
+        self.texts.append({"token_ids": token_ids, **own, "fingerprints": found})
         begin, self._count = self._count, self._count + tf.shape(token_ids)[0]
         return tf.range(begin, self._count)
 
@@ -109,15 +109,6 @@ class Step:
         # No other text has these fingerprints, but for an accident in 2^64.
         own = tf.cast(self._count + tf.range(tf.shape(token_ids)[0]), tf.int64) + 2**62
         return self.add(token_ids, own, **marks)
-
-    def join(self) -> dict[str, tf.Tensor]:
-        """All texts that were added: the tables and their fingerprints, by name."""
-        joined = {
-            name: join_tables(*(texts[name] for texts in self._texts))
-            for name in ("token_ids", *self.marks)
-        }
-        fingerprints = tf.concat([texts["fingerprints"] for texts in self._texts], axis=0)
-        return {**joined, "fingerprints": fingerprints}
 
 
 def fold_seed(*parts: tf.Tensor | int) -> tf.Tensor:
@@ -145,7 +136,10 @@ def make_batches(step: Step, drawn: Mapping[str, Any], row_length: int) -> list[
             samples, step: float32 `[1]`, the number of the replica's samples, and the step's.
     """
     built = {name: rows.build(step) for name, rows in drawn.items()}
-    texts, totals, batches = step.join(), dict[str, tf.Tensor](), []
+    names = ("token_ids", *step.marks)
+    texts = {name: join_tables(*(added[name] for added in step.texts)) for name in names}
+    texts["fingerprints"] = tf.concat([added["fingerprints"] for added in step.texts], axis=0)
+    totals, batches = dict[str, tf.Tensor](), []
     for name, rows in built.items():
         weights = {key: x for key, x in rows.targets.items() if key.endswith("weights")}
         for key, value in rows.tokens.items():

@@ -8,7 +8,7 @@ which is why sets can be split into halves.
 import functools
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from absl import logging
 
@@ -134,18 +134,6 @@ class CompareOptions(Options):
             raise OptionError("`results`: expected two files or more, comma-separated")
 
 
-class ResponseSet(NamedTuple):
-    """The samples of a file of sessions ("response") or of groups ("candidates")."""
-
-    kind: str
-    source: str
-    samples: Sequence[Sample]
-    # A hash of drawn samples' texts; of groups, of whole contexts and of the order of candidates,
-    # as they are in the file.
-    fingerprint: str
-    turns: int  # the most of a context, on a side; 0 for all
-
-
 def draw_samples(path: pathlib.Path, options: Any, seed: int) -> list[Sample]:
     """Draws the samples of a file of sessions, as many and as long as options say; InputError if it
     has too few different responses.
@@ -159,23 +147,28 @@ def draw_samples(path: pathlib.Path, options: Any, seed: int) -> list[Sample]:
     return samples
 
 
-def _read_response_sets(config: EvaluateOptions) -> Iterator[ResponseSet]:
-    """Reads the files of sessions and of grouped candidates that the settings name."""
+def _read_response_sets(
+    config: EvaluateOptions,
+) -> Iterator[tuple[str, pathlib.Path, int, str, list[Sample]]]:
+    """Reads the files of sessions and of grouped candidates that the settings name.
+
+    Yields of each: "response" or "candidates"; the path; the most turns of a context on a side, 0
+    for all; a hash of drawn samples' texts or, of groups, of whole contexts and of the order of
+    candidates, as they are in the file; and the samples.
+    """
     for path in resolve_inputs(config.response_selection, "response_selection"):
         samples = draw_samples(path, config, config.seed)
         drawn = hash_bytes(repr(samples).encode())
-        yield ResponseSet("response", str(path), samples, drawn, config.context_turns)
+        yield "response", path, config.context_turns, drawn, samples
     for path in resolve_inputs(config.candidates_file, "candidates_file"):
         bad, several = BadLines(config.max_bad_lines), config.several_positives
-        samples, hashes = [], []
-        for group in read_groups(path, config.candidates_format, bad, several_positives=several):
-            samples.append(selection.sample_group(group, config.candidates_turns))
-            texts = [turn.text for turn in group.context]
-            hashes.append(hash_bytes(repr((texts, group.candidates, group.labels)).encode()))
-        if not samples:
+        groups = list(read_groups(path, config.candidates_format, bad, several_positives=several))
+        if not groups:
             raise InputError(f"{path}: no group of candidates")
-        whole = hash_bytes("".join(hashes).encode())
-        yield ResponseSet("candidates", str(path), samples, whole, config.candidates_turns)
+        samples = [selection.sample_group(group, config.candidates_turns) for group in groups]
+        told = (([turn.text for turn in g.context], g.candidates, g.labels) for g in groups)
+        whole = hash_bytes("".join(hash_bytes(repr(each).encode()) for each in told).encode())
+        yield "candidates", path, config.candidates_turns, whole, samples
 
 
 def evaluate(
@@ -207,14 +200,13 @@ def evaluate(
         # Different halves of a set cannot be compared.
         fingerprint = hash_file(path) + (f":{config.half}" if config.half != "all" else "")
         results.append(make_result(task, str(path), fingerprint, score(encode)))
-    for each in responses:
-        logging.info("response selection on %s", each.source)
-        scores = score_responses(each.samples)
-        grouped = each.kind == "candidates"
-        for way, found in selection.evaluate_responses(each.samples, scores, grouped).items():
-            context = describe_context(way, each.turns)
-            told = f"{each.kind}_{way}", each.source, each.fingerprint
-            results.append(make_result(*told, found, context))
+    for kind, path, turns, fingerprint, samples in responses:
+        logging.info("response selection on %s", path)
+        scores = score_responses(samples)
+        grouped = kind == "candidates"
+        for way, found in selection.evaluate_responses(samples, scores, grouped).items():
+            context = describe_context(way, turns)
+            results.append(make_result(f"{kind}_{way}", str(path), fingerprint, found, context))
     show(results)
     if config.output:
         settings = {**config.to_dict(), **own}

@@ -60,15 +60,12 @@ def _require_finite(scores: np.ndarray) -> np.ndarray:
 
 
 def _sort(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sorts scores `[..., n]`, the lowest first, and finds the groups of tied ones.
+    """Sorts scores `[..., n]`, the lowest first: their order, int `[..., n]`, and whether each, in
+    that order, is the first of a group of tied ones, bool `[..., n]`.
 
     Ties are transitive: a group ends where the next score is more than TIE_TOLERANCE away. So equal
     scores are never separated, whatever other scores there are, and the groups are the same whether
     they are formed from the highest score or from the lowest.
-
-    Returns:
-        The order of the scores, int `[..., n]`, and whether each, in that order, is the first of
-        its group, bool `[..., n]`.
     """
     scores = _require_finite(scores)
     order = np.argsort(scores)
@@ -78,11 +75,8 @@ def _sort(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def tie_groups(scores: np.ndarray, relevant: np.ndarray) -> list[tuple[int, int]]:
-    """Groups of tied scores, best first: (size, number of relevant candidates in it).
-
-    Args:
-        scores: float `[candidates]`, higher is better.
-        relevant: bool `[candidates]`.
+    """Groups of tied scores, best first: (size, number of relevant candidates in it), of scores,
+    float `[candidates]`, higher is better, and `relevant`, bool `[candidates]`.
     """
     order, first = _sort(scores)
     starts = np.flatnonzero(first)
@@ -125,12 +119,8 @@ def reciprocal_rank(scores: np.ndarray, relevant: np.ndarray) -> float:
 
 
 def recall_at(k: int, scores: np.ndarray, relevant: np.ndarray | None = None) -> float:
-    """Expected share of the relevant candidates that are among the first k.
-
-    Args:
-        k: at least 1.
-        scores: float `[candidates]`, higher is better.
-        relevant: bool `[candidates]`; by default only candidate 0 is relevant.
+    """Expected share of the relevant candidates that are among the first k, at least 1; by default
+    only candidate 0 is relevant. See `tie_groups`.
     """
     if relevant is None:
         relevant = np.arange(len(scores)) == 0
@@ -142,11 +132,8 @@ def recall_at(k: int, scores: np.ndarray, relevant: np.ndarray | None = None) ->
 
 
 def spearman(first: np.ndarray, second: np.ndarray, axis: int = -1) -> np.ndarray:
-    """Spearman's correlation. Tied values get their mean rank; a constant gives 0.
-
-    Args:
-        first, second: float arrays of equal shape.
-        axis: the axis along which the values are correlated.
+    """Spearman's correlation along an axis of two float arrays of equal shape. Tied values get
+    their mean rank; a constant gives 0.
     """
     ranks = [_rank(np.moveaxis(values, axis, -1)) for values in (first, second)]
     x, y = (rank - rank.mean(axis=-1, keepdims=True) for rank in ranks)

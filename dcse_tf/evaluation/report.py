@@ -46,16 +46,10 @@ def make_result(
     task: str, source: str, fingerprint: str, evaluation: Evaluation, context: str = ""
 ) -> Result:
     """Makes a result; its intervals are computed from the items."""
+    items = {name: values.round(9).tolist() for name, values in evaluation.items.items()}
     drawn = {name: interval(evaluation.items, name) for name in score_names(evaluation.items)}
-    return Result(
-        task,
-        source,
-        fingerprint,
-        evaluation.scores,
-        {name: values.round(9).tolist() for name, values in evaluation.items.items()},
-        {name: limits for name, limits in drawn.items() if limits},
-        context,
-    )
+    intervals = {name: limits for name, limits in drawn.items() if limits}
+    return Result(task, source, fingerprint, evaluation.scores, items, intervals, context)
 
 
 def format_table(results: list[Result]) -> str:
@@ -71,16 +65,9 @@ def format_table(results: list[Result]) -> str:
             label = name.replace("_of_", " of ")
             if "candidates" in scores and re.search(r"_r\d+$", name):
                 label = f"{name} of {scores['candidates']:.0f}"
-            rows.append(
-                (
-                    file,
-                    label,
-                    result.context,
-                    f"{scores[name]:.2f}",
-                    f"{limits[0]:.2f} to {limits[1]:.2f}" if limits else "",
-                    f"{scores[f'chance_{name}']:.2f}",
-                )
-            )
+            value, chance = (f"{scores[each]:.2f}" for each in (name, f"chance_{name}"))
+            ends = f"{limits[0]:.2f} to {limits[1]:.2f}" if limits else ""
+            rows.append((file, label, result.context, value, ends, chance))
         if "groups" in scores:
             size = f"{scores['candidates']:.0f}"
             of = "groups_of_"
@@ -157,7 +144,6 @@ _OF_SCORES = (
 class Comparison:
     """One score of two models on the same set; `context` as in `Result`."""
 
-    task: str
     source: str
     score: str
     context: str
@@ -191,12 +177,10 @@ def compare_results(first: list[Result], second: list[Result]) -> list[Compariso
             ours, theirs = (
                 {k: np.array(v) for k, v in each.items.items()} for each in (one, other)
             )
-            for name in score_names(one.items):
-                if name in one.intervals:
-                    scores = one.scores[name], other.scores[name]
-                    found = difference(ours, theirs, name)
-                    told = one.task, one.source, name, one.context
-                    comparisons.append(Comparison(*told, *scores, found))
+            for name in one.intervals:
+                scores = one.scores[name], other.scores[name]
+                found = difference(ours, theirs, name)
+                comparisons.append(Comparison(one.source, name, one.context, *scores, found))
     if not comparisons:
         raise InputError(
             "the results have no evaluation set in common, with two items or more: the same "
@@ -209,18 +193,11 @@ def compare_results(first: list[Result], second: list[Result]) -> list[Compariso
 def format_comparisons(comparisons: list[Comparison], corrected: list[float]) -> str:
     """A table with a line per comparison, with its p-value `corrected` by `holm` over the job's."""
     head = ("set", "score", "context", "first", "second", "difference", "95% interval")
-    rows = [
-        (
-            short_path(c.source),
-            c.score,
-            c.context,
-            f"{c.first:.2f}",
-            f"{c.second:.2f}",
-            f"{c.difference.value:+.2f}",
-            f"{c.difference.low:+.2f} to {c.difference.high:+.2f}",
-            f"{c.difference.p_value:.4f}",
-            f"{p_value:.4f}",
-        )
-        for c, p_value in zip(comparisons, corrected, strict=True)
-    ]
-    return align([(*head, "p", "p (Holm)"), *rows], text_columns=3)
+    rows = [(*head, "p", "p (Holm)")]
+    for each, p_value in zip(comparisons, corrected, strict=True):
+        found = each.difference
+        scores = f"{each.first:.2f}", f"{each.second:.2f}", f"{found.value:+.2f}"
+        ends = f"{found.low:+.2f} to {found.high:+.2f}"
+        likely = f"{found.p_value:.4f}", f"{p_value:.4f}"
+        rows.append((short_path(each.source), each.score, each.context, *scores, ends, *likely))
+    return align(rows, text_columns=3)

@@ -187,11 +187,9 @@ def score_by_embeddings(samples: Sequence[Sample], encode: Encode, heads: HeadMa
     """Scores candidates by their cosine with the mean of the context's embeddings.
 
     This does not use the matching, so it shows what the matching adds. Each text of some thousand
-    contexts is encoded once.
-
-    Returns:
-        "cosine" and, with projection heads, "projected": the cosine of the context's mean behind
-        one head and the candidate behind the other. For contexts, see `_score_contexts`.
+    contexts is encoded once. The scores are "cosine" and, with projection heads, "projected": the
+    cosine of the context's mean behind one head and the candidate behind the other. For contexts,
+    see `_score_contexts`.
     """
 
     def compare(mean: np.ndarray, responses: np.ndarray) -> np.ndarray:
@@ -240,14 +238,11 @@ def score_by_reranker(
     """Scores candidates by a re-ranker's `score`, as "reranker", which reads only what was said
     before a response, and who spoke if all samples say it.
     """
-    told = all(sample.roles and sample.responder is not None for sample in samples)
-    rows = score(
-        [sample.context for sample in samples],
-        [sample.candidates for sample in samples],
-        [sample.roles for sample in samples] if told else None,
-        [sample.responder for sample in samples] if told else None,
-    )
-    return {metrics.RERANKER: rows}
+    texts = [sample.context for sample in samples], [sample.candidates for sample in samples]
+    speakers: tuple[Any, Any] = None, None
+    if all(sample.roles and sample.responder is not None for sample in samples):
+        speakers = [sample.roles for sample in samples], [sample.responder for sample in samples]
+    return {metrics.RERANKER: score(*texts, *speakers)}
 
 
 def evaluate_responses(
@@ -270,10 +265,9 @@ def evaluate_scores(
     larger one in a tie, for k below that size; R@1 of 2, MAP and MRR over all groups.
 
     Args:
-        samples: the samples.
+        samples, grouped: the samples, and whether they are groups of a file.
         scores: those of each sample's candidates, float `[candidates]`, higher is better.
         similarity: its name, the prefix of the scores' names.
-        grouped: whether the samples are groups of a file.
 
     Returns:
         Scores: those of `rank_scores`, or of `group_scores`, and the same with "chance_" for a

@@ -73,8 +73,7 @@ class BuildCandidatesOptions(SplitOptions):
 class Response(NamedTuple):
     """A turn that candidates are made for."""
 
-    session: Session
-    name: str  # of the session; unique
+    session: Session  # with an id of its own
     # The id that decides about its split: that of the session's dialogue or, if the session is a
     # copy, of the first copy (see `Splitter`).
     dialogue: str
@@ -83,11 +82,6 @@ class Response(NamedTuple):
     @property
     def utterance(self) -> Utterance:
         return self.session.turns[self.turn]
-
-    @property
-    def said_in(self) -> str:
-        """Names everything of which no text is a negative: sessions may be pieces of a dialogue."""
-        return self.session.dialogue if self.session.given else self.name
 
 
 def _choose_responses(sessions: Iterable[Session], responses: str, seed: int) -> list[Response]:
@@ -98,18 +92,17 @@ def _choose_responses(sessions: Iterable[Session], responses: str, seed: int) ->
     first_copies: dict[int, str] = {}
     chosen = []
     for session in sessions:
-        name = session.session_id
-        times[name] += 1
-        if times[name] > 1:  # the same id in two files
-            name = f"{name}#{times[name]}"
-        turns = list(range(1, len(session.turns)))
-        if responses == "one" and turns:
-            rng = np.random.default_rng(hash_number(f"{seed}:response:{name}"))
-            turns = [turns[int(rng.integers(len(turns)))]]
-        dialogue = session.dialogue
+        dialogue, name = session.dialogue, session.session_id
         if not session.given and (key := content_key(session.turns)) is not None:
             dialogue = first_copies.setdefault(key, dialogue)
-        chosen += [Response(session, name, dialogue, turn) for turn in turns]
+        times[name] += 1
+        if times[name] > 1:  # the same id in two files
+            session = Session(f"{name}#{times[name]}", session.turns, session.given)
+        turns = list(range(1, len(session.turns)))
+        if responses == "one" and turns:
+            rng = np.random.default_rng(hash_number(f"{seed}:response:{session.session_id}"))
+            turns = [turns[int(rng.integers(len(turns)))]]
+        chosen += [Response(session, dialogue, turn) for turn in turns]
     return chosen
 
 
@@ -130,7 +123,8 @@ class _Pool:
         for response in responses:
             of_role[response.utterance.role].add(places[response.utterance.text.casefold()])
             keys = {turn.text.casefold() for turn in response.session.turns}
-            self._said[response.said_in] |= {places[key] for key in keys if key in places}
+            # Sessions may be pieces of a dialogue, of which no text is a negative.
+            self._said[response.session.dialogue] |= {places[key] for key in keys if key in places}
         self._of_role = {role: np.array(sorted(own)) for role, own in of_role.items()}
         self._index, self._split = None, make_splitter("auto")
         if config.negatives_from == "bm25" and responses:
@@ -142,11 +136,12 @@ class _Pool:
     def make_group(self, response: Response) -> tuple[CandidateGroup, int]:
         """The group of a response, and how many of its negatives were drawn at random."""
         config = self._config
-        name, true = f"{response.name}:{response.turn}", response.utterance
+        session, true = response.session, response.utterance
+        name = f"{session.session_id}:{response.turn}"
         first = max(0, response.turn - config.context_turns) if config.context_turns else 0
-        context = response.session.turns[first : response.turn]
+        context = session.turns[first : response.turn]
         wanted, skip = config.candidates - 1, config.skip_top
-        banned = self._said[response.said_in]
+        banned = self._said[session.dialogue]
         among = np.arange(len(self.texts))
         if config.same_role:
             # A role with too few responses may be a name that hardly any session shares.
@@ -168,14 +163,13 @@ class _Pool:
         drawn = [place for place in drawn if place not in banned][:missing]
         if len(drawn) < missing:
             raise InputError(
-                f"session {response.name!r}: only {len(near) + len(drawn)} responses of other "
+                f"session {session.session_id!r}: only {len(near) + len(drawn)} responses of other "
                 f"sessions of its split, too few for `candidates`={wanted + 1} and "
                 f"`skip_top`={skip}"
             )
         texts = (true.text, *(self.texts[place] for place in (*near, *drawn)))
-        labels = (1, *[0] * wanted)
-        group = CandidateGroup(name, context, texts, labels, true.role, response.dialogue)
-        return group, len(drawn)
+        told = name, context, texts, (1, *[0] * wanted), true.role, response.dialogue
+        return CandidateGroup(*told), len(drawn)
 
 
 def build_candidates(config: BuildCandidatesOptions) -> str:
@@ -207,7 +201,7 @@ def build_candidates(config: BuildCandidatesOptions) -> str:
                     file.write(json.dumps(group.to_dict(), ensure_ascii=False) + "\n")
                     drawn, done = drawn + at_random, done + 1
                     progress.update(done)
-    used = len({response.name for response in responses})
+    used = len({response.session.session_id for response in responses})
     return (
         f"{len(responses)} groups of {config.candidates} candidates from {used} sessions with "
         f"{pooled} different responses; {drawn} negatives drawn at random\n"

@@ -141,8 +141,8 @@ def test_the_table_of_comparisons_has_a_line_a_score():
     first = Difference(1.234, -0.5, 3.0, 0.12346)
     second = Difference(-1.0, -2.0, -0.125, 4e-4)
     comparisons = [
-        Comparison("response_own", path, "own_r1", "3 before", 50.0, 51.234, first),
-        Comparison("sts", "s.txt", "spearman", "", 80.0, 79.0, second),
+        Comparison(path, "own_r1", "3 before", 50.0, 51.234, first),
+        Comparison("s.txt", "spearman", "", 80.0, 79.0, second),
     ]
     lines = format_comparisons(comparisons, [0.12346, 8e-4]).splitlines()
     assert len({len(line) for line in lines}) == 1

@@ -68,21 +68,22 @@ def check_groups(
     own; the others count as bad lines.
     """
     known: set[str] = set()
-    for number, group in read(path, bad_lines, several_positives):
+    advice = "; `several_positives` allows several true responses in a group"
+
+    def check(number: int, group: CandidateGroup) -> tuple[int, CandidateGroup]:
         problem, true = "", sum(group.labels)
         if len(set(group.labels)) < 2:
             problem = "expected candidates with label 1 and with label 0, found only one of them"
         elif true > 1 and not several_positives:
             problem = f"expected one candidate with label 1, found {true}"
-        if problem and not several_positives:
-            problem += "; `several_positives` allows several true responses in a group"
-        if not problem and group.id in known:
-            problem = f"the id {group.id!r} is another group's"
         if problem:
-            bad_lines.report(path, number, problem)
-        else:
-            known.add(group.id)
-            yield number, group
+            raise ValueError(problem if several_positives else f"{problem}{advice}")
+        if group.id in known:
+            raise ValueError(f"the id {group.id!r} is another group's")
+        known.add(group.id)
+        return number, group
+
+    return reading.convert(read(path, bad_lines, several_positives), check, path, bad_lines)
 
 
 def read_given_sessions(

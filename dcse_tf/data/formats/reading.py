@@ -117,12 +117,8 @@ def read_table(
     width = 0
     with open_readable(path, bad_lines) as file:
         lines = iter(functools.partial(file.readline, _LONGEST_FIELD), "")
-        rows = csv.reader(
-            lines,
-            delimiter=delimiter,
-            quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
-            strict=True,
-        )
+        quoting: Any = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+        rows = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
         while True:
             row, problem = [""], ""
             try:
@@ -310,7 +306,6 @@ def _parse_message(message: Any, keys: Mapping[str, str]) -> Utterance:
     return Utterance(str(role).strip(), text or "", *map(tuple, labels))
 
 
-_DELIMITERS = (",", ";", "\t", "|")
 # The names of `columns`; a column of that name needs none.
 NAMES = ("session_id", "role", "text", "time")
 
@@ -365,7 +360,7 @@ def _read_rows(
         return len(wanted.intersection(fields)), len(fields)
 
     # The delimiter with which the header has most of the columns, or else most fields.
-    lines = read_table(path, bad_lines, max(_DELIMITERS, key=rate))
+    lines = read_table(path, bad_lines, max(",;\t|", key=rate))
     names = [name.strip() for name in next(lines, (1, []))[1]]
     chosen = choose_columns(names, columns, f"{path}:1")
     places = {name: names.index(column) for name, column in chosen.items()}
