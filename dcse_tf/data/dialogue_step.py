@@ -351,7 +351,7 @@ def draw_next_session(
         "weights": tf.cast(texts[0] != texts[1], tf.float32),
         "hints": 2 * lengths + tf.cast(changes, tf.int32),
     }
-    return Segments(first, second, targets, True, step.source.rule.divided_evenly())
+    return Segments(first, second, targets, pieces=True, rule=step.source.rule.divided_evenly())
 
 
 def draw_restoration(step: DialogueStep, mask_id: int) -> Segments:

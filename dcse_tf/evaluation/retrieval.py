@@ -120,10 +120,9 @@ def write_retrieval_set(path: pathlib.Path, retrieval_set: RetrievalSet) -> None
     texts = zip(retrieval_set.sentences, retrieval_set.intents, strict=True)
     with atomic_file(path) as partial, partial.open("w", encoding="utf-8") as file:
         for index, columns in enumerate(texts):
-            found = (sorted(each.tolist()) for each in lists.get(index, (nothing, nothing)))
-            print(
-                index, *columns, *(",".join(map(str, each)) for each in found), sep="\t", file=file
-            )
+            found = lists.get(index, (nothing, nothing))
+            indices = [",".join(map(str, sorted(each.tolist()))) for each in found]
+            print(index, *columns, *indices, sep="\t", file=file)
 
 
 def evaluate_retrieval(retrieval_set: RetrievalSet, encode: Encode) -> Evaluation:

@@ -133,7 +133,7 @@ def test_a_replaced_piece_is_as_long_and_at_the_same_end_of_another_dialogue(dia
         assert found[place] in (alike or pieces)
     assert kinds["replaced", 0]
     assert kinds["replaced", 1]
-    assert rows.ends
+    assert rows.pieces
 
 
 def replace_pieces(dialogues, replaced):
