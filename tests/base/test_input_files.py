@@ -18,7 +18,6 @@ from dcse_tf.input_files import (
     resolve_inputs,
 )
 
-ROOT = pathlib.Path(__file__).parents[2]
 LINES = ["one", " 二二\t二\u2028\x85\x0b三 ", "", "th\rree"]
 CONTENT = "\n".join([*LINES, ""]).encode()
 

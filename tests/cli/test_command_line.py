@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import pathlib
 import re
 import signal
 import subprocess
@@ -17,7 +16,6 @@ from dcse_tf.options import OptionError
 from dcse_tf.tasks import TASKS
 from dcse_tf.tasks.train_options import TrainOptions
 
-ROOT = pathlib.Path(__file__).parents[2]
 TRAIN = ["--data_dir=data", "--run_dir=run", "--encoder_size=tiny"]
 PREPARE = ["--input=a.tsv", "--output_dir=out", "--vocab_size=100"]
 MOST_FLAGS = 45

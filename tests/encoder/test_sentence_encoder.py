@@ -8,7 +8,6 @@ import pytest
 import reference
 import tensorflow as tf
 from tiny_bert import DIM, VOCABULARY, build_backbone, encode_alone, save_checkpoint
-from tiny_checkpoints import write_mpnet_vocabulary, write_weights
 
 import dcse_tf
 from dcse_tf.baselines.registry import Fitted, write_baseline
@@ -160,13 +159,6 @@ def test_an_encoder_follows_its_weights_and_has_no_dropout():
     assert not np.allclose(encoder.encode(["ok"]), before, atol=1e-2)
     with pytest.raises(ValueError, match="read from a checkpoint"):
         encoder.fingerprint()
-
-
-def test_an_mpnet_is_loaded_by_its_own_folder(tmp_path):
-    write_mpnet_vocabulary(tmp_path)
-    write_weights(tmp_path, "mpnet")
-    encoder = dcse_tf.SentenceEncoder.load(tmp_path)
-    assert np.isfinite(encoder.encode(TEXTS)).all()
 
 
 def test_truncated_texts_are_counted_once_a_call(folder, caplog):

@@ -29,13 +29,6 @@ def turn_ids(session: int, turn: int, words: int = 0) -> list[int]:
     return [CLS, 5 + session, FIRST_TURN + turn, *range(FIRST_WORD, FIRST_WORD + words), SEP]
 
 
-def read_turn(ids: list[int]) -> tuple[int, int]:
-    """(session, turn) of a row of ids, padded or not."""
-    assert ids[0] == CLS
-    assert 5 <= ids[1] < FIRST_TURN <= ids[2] < FIRST_WORD
-    return ids[1] - 5, ids[2] - FIRST_TURN
-
-
 def write_vocabulary_folder(folder: pathlib.Path) -> pathlib.Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "vocab.txt").write_text("\n".join(TOKENS) + "\n")

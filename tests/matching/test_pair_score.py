@@ -61,22 +61,6 @@ def test_a_score_worked_out_by_hand():
 
 
 @ways
-def test_scoring_asked_for_pairs_is_scoring_all_and_choosing(by_row):
-    everything = np.tile(np.arange(SENTENCES), (BATCH, 1))
-    whole = build(by_row)(*inputs(index=everything)).numpy()
-    chosen = build(by_row)(*inputs()).numpy()
-    np.testing.assert_allclose(chosen, np.take_along_axis(whole, INDEX, axis=1), rtol=1e-5)
-
-
-@ways
-def test_permuted_candidates_permute_the_scores(by_row):
-    straight = build(by_row)(*inputs()).numpy()
-    permuted = build(by_row)(*inputs(index=INDEX[:, [2, 0, 1]])).numpy()
-    np.testing.assert_allclose(permuted, straight[:, [2, 0, 1]], rtol=1e-6)
-    assert np.abs(straight - permuted).max() > 0.1
-
-
-@ways
 def test_gradients_are_those_of_the_reference(by_row):
     """Along a random direction of the weights and inputs, by a central difference."""
     layer = build(by_row, "float64")

@@ -99,18 +99,6 @@ def test_a_linear_head_on_dual_lstm_is_a_bilinear_score():
 
 
 @EVERY_ARCHITECTURE
-def test_neither_padding_nor_other_rows_change_a_result(architecture):
-    matcher, order = build(architecture), [4, 2, 0]
-    expected = matcher(**make_table(ROWS))
-    found = matcher(**make_table([ROWS[i] for i in order], extra=4, fill=7))
-    assert np.isfinite(found["tokens"]).all()
-    for name in ("pair", "tokens"):
-        rows = expected[name].numpy()[order]
-        width = min(rows.shape[1], found[name].shape[1])
-        np.testing.assert_allclose(found[name][:, :width], rows[:, :width], atol=1e-6)
-
-
-@EVERY_ARCHITECTURE
 def test_padding_gets_no_gradient_and_every_weight_has_one(architecture):
     matcher = build(architecture)
     names = matcher.name_weights()

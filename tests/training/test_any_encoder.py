@@ -32,8 +32,6 @@ pytestmark = pytest.mark.slow
 
 PREFIX = "query: "
 TEXTS = ["Where is my parcel", "", "It left our store on monday", "您好", "Thanks for the cats"]
-# So small that the weights stay where they are: what is written must embed as what was read.
-STILL = {"steps": 1, "learning_rate": 1e-12, "dropout": 0.0, "dev_samples": 0}
 
 
 @pytest.fixture(scope="module", params=["distilbert", "xlm-roberta", "roberta", "mpnet"])
@@ -71,13 +69,17 @@ def expected(start) -> np.ndarray:
 
 def run(start, corpus, folder, **settings) -> pathlib.Path:
     values = {"encoder": str(start), "data_dir": str(corpus), "run_dir": str(folder / "run")}
-    train(make_options(**{**values, "global_batch_size": 4, **STILL, **settings}))
+    train(make_options(**{**values, "global_batch_size": 4, "dev_samples": 0, **settings}))
     return folder / "run"
 
 
 @pytest.fixture(scope="module")
 def trained(start, corpus, tmp_path_factory) -> pathlib.Path:
-    return run(start, corpus, tmp_path_factory.mktemp("cse"), batch_form="dense", negatives=3)
+    """A run directory without a step: what is written must embed as what was read."""
+    folder, values = tmp_path_factory.mktemp("run"), {"batch_form": "dense", "negatives": 3}
+    values |= {"encoder": str(start), "data_dir": str(corpus), "global_batch_size": 4}
+    write_untrained(folder / "encoder", **values)
+    return folder
 
 
 def embed(model, **settings) -> np.ndarray:

@@ -114,13 +114,6 @@ def test_the_metrics_of_a_term_are_averaged_by_its_weight():
     assert average(sums) == {"accuracy": 0.75, "pairs_accuracy": 0.5}
 
 
-def test_training_lowers_the_loss(data_dir):
-    training = _build(data_dir, "dialogue_cse", 1, dropout=0.1, learning_rate=3e-3, steps=50)
-    batches = training.batches()
-    losses = [training.trainer.train(batches, 5)["loss"] for _ in range(5)]
-    assert losses[-1] < losses[0] - 0.1
-
-
 def _mask_states(trainer, seed, step):
     """The states of all dropouts of every replica after they are set, one list a replica."""
 
@@ -152,10 +145,9 @@ def _variables(trainer):
     return [variable for variable in every if "seed_generator" not in variable.path]
 
 
-@pytest.mark.parametrize("devices", [1, 2])
-def test_steps_are_the_same_whether_a_run_was_resumed_before_them(data_dir, devices):
+def test_steps_are_the_same_whether_a_run_was_resumed_before_them(data_dir):
     """Those of a training that has drawn other masks since, and whose state is put back."""
-    training = _build(data_dir, "dialogue_cse", devices, dropout=0.3)
+    training = _build(data_dir, "dialogue_cse", 2, dropout=0.3)
     train, variables = training.trainer.train, _variables(training.trainer)
     train(training.batches(), 2)
     saved = [variable.numpy() for variable in variables]
