@@ -5,7 +5,6 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import gc
-import json
 import pathlib
 import re
 import types
@@ -13,7 +12,7 @@ from collections.abc import Iterator
 
 import hypothesis
 import pytest
-from written_dialogues import make_dialogues
+from written_dialogues import json_lines, make_dialogues
 
 from dcse_tf.data.corpus import PrepareOptions
 
@@ -50,8 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def dialogues_file(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     path = tmp_path_factory.mktemp("corpus") / "dialogues.jsonl"
-    lines = [json.dumps(dialogue) for dialogue in make_dialogues(120)]
-    path.write_text("\n".join(lines) + "\n")
+    path.write_text(json_lines(make_dialogues(120)))
     return path
 
 

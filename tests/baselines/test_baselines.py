@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import tensorflow as tf
-from tiny_bert import DIM, LAYERS
+from tiny_bert import DIM, LAYERS, build_backbone, save_checkpoint
 from tiny_checkpoints import prepare_for
 
 from dcse_tf.baselines import BaselineSpec, Fitted, register_baseline
 from dcse_tf.baselines.registry import BASELINES, BaselineOptions
-from dcse_tf.bert import bert as bert_encoder
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.records import sample_utterances
@@ -38,15 +37,9 @@ KINDS = ("centering", "whitening", "flow", "word_vectors")
 
 @pytest.fixture(scope="module")
 def bert(data_dir, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("bert") / "bert"
-    folder.mkdir()
     vocabulary = read_vocabulary(data_dir / "vocabulary")
-    config = bert_encoder.make_bert_config(LAYERS, DIM, len(vocabulary.tokens))
-    backbone = bert_encoder.build_backbone(config, 0.0)
-    bert_encoder.initialize_weights(backbone.trainable_variables, 3, 0.05)
-    bert_encoder.save_backbone(folder, backbone, config)
-    vocabulary.write(folder)
-    return folder
+    backbone = build_backbone(shape=(LAYERS, DIM, len(vocabulary.tokens)))
+    return save_checkpoint(tmp_path_factory.mktemp("bert") / "bert", backbone, vocabulary)
 
 
 @pytest.fixture(scope="module")

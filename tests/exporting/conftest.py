@@ -3,7 +3,7 @@
 import pathlib
 
 import pytest
-from tiny_bert import VOCABULARY, build_backbone
+from tiny_bert import build_backbone, save_checkpoint
 from tiny_reranker import save_reranker
 
 LENGTH = 12
@@ -12,22 +12,14 @@ LENGTH = 12
 @pytest.fixture(scope="session")
 def bert(tmp_path_factory) -> pathlib.Path:
     """With activations of some size, since GELU has two forms, and an epsilon that can be seen."""
-    from dcse_tf.bert import bert as bert_encoder
-    from dcse_tf.bert import checkpoints
+    from dcse_tf.bert.checkpoints import write_max_sequence_length
 
-    folder = tmp_path_factory.mktemp("bert") / "bert"
-    folder.mkdir()
-    backbone = build_backbone()
+    backbone = build_backbone(epsilon=0.02)
     for layer in backbone.transformer_layers:
         kernel = layer._feedforward_intermediate_dense.kernel
         kernel.assign_add(9 * kernel)
-    config = bert_encoder.make_bert_config(
-        backbone.num_layers, backbone.hidden_dim, len(VOCABULARY.tokens)
-    )
-    config["layer_norm_eps"] = 0.02
-    bert_encoder.save_backbone(folder, backbone, config)
-    VOCABULARY.write(folder)
-    checkpoints.write_max_sequence_length(folder, LENGTH)
+    folder = save_checkpoint(tmp_path_factory.mktemp("bert") / "bert", backbone)
+    write_max_sequence_length(folder, LENGTH)
     return folder
 
 

@@ -7,17 +7,8 @@ import shutil
 
 import numpy as np
 import pytest
-import reference
 import tensorflow as tf
-from tiny_reranker import (
-    END,
-    EPSILON,
-    FIRST_TOKENS,
-    SECOND_TOKENS,
-    WITH_END,
-    make_tensors,
-    save_lstm_reranker,
-)
+from tiny_reranker import expect_score, save_lstm_reranker
 
 import dcse_tf
 from dcse_tf.bert.vocabulary import NO_CANDIDATE
@@ -190,16 +181,6 @@ def test_the_fresh_process_has_nothing_of_this_package():
     assert not any(isinstance(node, ast.ImportFrom) for node in ast.walk(tree))
 
 
-def expect(turns, response, speakers):
-    """A re-ranker's score by the reference."""
-    ids = [[WITH_END.tokens.index(word) for word in text.split()] for text in (*turns, response)]
-    ends = WITH_END.cls_id, WITH_END.sep_id, END
-    sequence = reference.pair_sequence(
-        ids[:-1], speakers, ids[-1], FIRST_TOKENS, SECOND_TOKENS, *ends
-    )
-    return reference.cross_encoder(sequence, make_tensors(True), 2, EPSILON)
-
-
 def test_a_reranker_takes_strings_and_two_speakers_in_turn(rerankers, tmp_path):
     """Cut at the start of the context and at the end of the response; blank texts are none."""
     folder = dcse_tf.export(run_dir=rerankers[True], output_dir=tmp_path / "out")
@@ -213,8 +194,8 @@ def test_a_reranker_takes_strings_and_two_speakers_in_turn(rerankers, tmp_path):
         "candidates": tf.constant([[*texts, ""], ["", *texts]]),
     }
     found = signatures["score"](**inputs)["scores"].numpy()
-    expected = [[expect(long, text, [1, 0, 1]) for text in texts]]
-    expected += [[expect(short, text, [0, 1]) for text in texts]]
+    expected = [[expect_score(long, text, [1, 0, 1]) for text in texts]]
+    expected += [[expect_score(short, text, [0, 1]) for text in texts]]
     np.testing.assert_allclose(found[0], [*expected[0], NO_CANDIDATE], atol=2e-5)
     np.testing.assert_allclose(found[1], [NO_CANDIDATE, *expected[1]], atol=2e-5)
 

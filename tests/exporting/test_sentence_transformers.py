@@ -1,6 +1,7 @@
 """Folders for sentence-transformers: what is written, and what is read back."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -10,13 +11,12 @@ import tensorflow as tf
 import tokenizers
 import transformers
 from texts_of_all_scripts import LONG_WORDS, TEXTS
-from tiny_bert import DIM, VOCABULARY
+from tiny_bert import DIM, VOCABULARY, build_backbone, save_checkpoint
 from tiny_reranker import END, FIRST_TOKENS, SECOND_TOKENS, WITH_END, make_tensors
 from train_options import make_options
 
 import dcse_tf
 from dcse_tf.baselines.registry import Fitted, write_baseline
-from dcse_tf.bert import bert as bert_encoder
 from dcse_tf.bert import checkpoints
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.bert.vocabulary import WordPiece
@@ -53,6 +53,11 @@ def whitened(bert, tmp_path_factory):
     tensors = {"mean": rng.normal(size=DIM), "matrix": rng.normal(size=(DIM, 3))}
     write_baseline(folder, "whitening", Fitted(tensors, {}), "mean")
     return folder
+
+
+@pytest.fixture(scope="module")
+def of_whitened(whitened):
+    return write(whitened, whitened.parent / "out")
 
 
 @pytest.fixture(scope="module")
@@ -105,11 +110,8 @@ def test_the_tokenizer_files_give_our_token_ids(tmp_path, lowercase):
     entries = [*VOCABULARY.tokens[:5], *(c for c in letters if not c.isspace())]
     entries += [f"##{c}" for c in letters if not c.isspace()]
     vocabulary = WordPiece(tuple(dict.fromkeys(entries)), lowercase)
-    config = bert_encoder.make_bert_config(1, 64, len(vocabulary.tokens))
-    source = tmp_path / "source"
-    source.mkdir()
-    bert_encoder.save_backbone(source, bert_encoder.build_backbone(config, 0.0), config)
-    vocabulary.write(source)
+    backbone = build_backbone(shape=(1, 64, len(vocabulary.tokens)))
+    source = save_checkpoint(tmp_path / "source", backbone, vocabulary)
     folder = write(source, tmp_path / "out", max_sequence_length=40)
     texts = TEXTS + LONG_WORDS + SPECIAL
     ours = load_graph(folder).tokenize(tf.constant(texts))
@@ -161,9 +163,9 @@ def test_pooling_unit_norm_and_prefix_are_written_and_honoured(bert, expected, t
 
 
 def test_a_whitening_is_a_dense_module_that_training_refuses_to_lose(
-    whitened, expected, data_dir, tmp_path
+    of_whitened, expected, data_dir, tmp_path
 ):
-    folder = write(whitened, tmp_path / "out")
+    folder = of_whitened
     tensors = safetensors.numpy.load_file(folder / "2_Dense/model.safetensors")
     by_hand = expected["mean"] @ tensors["linear.weight"].T + tensors["linear.bias"]
     np.testing.assert_allclose(by_hand, expected["whitened"], rtol=1e-4, atol=1e-4)
@@ -186,8 +188,8 @@ def test_a_whitening_is_a_dense_module_that_training_refuses_to_lose(
         ("tokenizer.json", {"model": {"type": "Unigram"}}, "tokenizer"),
     ],
 )
-def test_what_a_file_says_beyond_us_is_an_error(whitened, tmp_path, file, values, named):
-    folder = write(whitened, tmp_path / "out")
+def test_what_a_file_says_beyond_us_is_an_error(of_whitened, tmp_path, file, values, named):
+    folder = shutil.copytree(of_whitened, tmp_path / "out")
     (folder / "vocab.txt").unlink()
     content = read(folder, file)
     for key, value in values.items():

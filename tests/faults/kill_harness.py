@@ -25,7 +25,7 @@ import numpy as np
 import tensorflow as tf
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "helpers"))
-from written_dialogues import make_dialogues
+from written_dialogues import json_lines, make_dialogues
 
 from dcse_tf.errors import EXIT_STATUS
 
@@ -182,8 +182,7 @@ def main() -> None:
     given = parser.parse_args()
     work = given.work_dir
     work.mkdir(parents=True, exist_ok=False)
-    lines = [json.dumps(dialogue) for dialogue in make_dialogues(120)]
-    (work / "dialogues.jsonl").write_text("\n".join(lines) + "\n")
+    (work / "dialogues.jsonl").write_text(json_lines(make_dialogues(120)))
     data = [f"--input={work}/dialogues.jsonl", f"--output_dir={work}/data"]
     check(start("prepare_data", "--format=jsonl", "--vocab_size=300", *data))
     flags = [f"--task={given.task}", f"--data_dir={work}/data", f"--steps={given.steps}", *SETTINGS]

@@ -4,6 +4,7 @@ import json
 
 import tensorflow as tf
 from lettered_corpus import write_vocabulary_folder
+from written_dialogues import json_lines
 
 from dcse_tf.data.corpus import PrepareOptions
 from dcse_tf.data.formats.reading import read_jsonl
@@ -20,13 +21,6 @@ DIALOGUES = {
 
 def tsv(dialogues):
     return "".join(f"{k}\t{r}\t{t}\n" for k, turns in dialogues.items() for r, t in turns)
-
-
-def json_lines(dialogues):
-    return "".join(
-        json.dumps({"session_id": k, "turns": [{"role": r, "text": t} for r, t in turns]}) + "\n"
-        for k, turns in dialogues.items()
-    )
 
 
 def conversations(dialogues):

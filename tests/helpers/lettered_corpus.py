@@ -4,8 +4,9 @@ Turn t of session s says "s{s} t{t}" and then as many of the words "w0", "w1", .
 Ids by hand: the special tokens are 0 to 4, "s0" is 5, and so on in the order of `TOKENS`.
 """
 
-import json
 import pathlib
+
+from written_dialogues import json_lines
 
 from dcse_tf.data.corpus import PrepareOptions
 from dcse_tf.data.manifest import Manifest
@@ -38,19 +39,11 @@ def write_vocabulary_folder(folder: pathlib.Path) -> pathlib.Path:
 def write_sessions(path: pathlib.Path, turns: list[int], words: int = 0) -> pathlib.Path:
     """Writes sessions 0, 1, ... of the numbers of turns given, in the JSON Lines form."""
     tail = "".join(f" w{word}" for word in range(words))
-    lines = [
-        json.dumps(
-            {
-                "session_id": f"id {session}",
-                "turns": [
-                    {"role": "ab"[turn % 2], "text": f"s{session} t{turn}{tail}"}
-                    for turn in range(count)
-                ],
-            }
-        )
+    sessions = {
+        f"id {session}": [("ab"[turn % 2], f"s{session} t{turn}{tail}") for turn in range(count)]
         for session, count in enumerate(turns)
-    ]
-    path.write_text("\n".join(lines) + "\n")
+    }
+    path.write_text(json_lines(sessions))
     return path
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from dcse_tf.bert import bert, weights
 from dcse_tf.bert.fused_bert import FusedBert
-from dcse_tf.bert.vocabulary import WordPiece
+from dcse_tf.bert.vocabulary import Vocabulary, WordPiece
 
 LAYERS, DIM, VOCABULARY_SIZE = 2, 64, 60
 
@@ -25,14 +25,18 @@ VOCABULARY = WordPiece(
 
 
 def build_backbone(
-    seed: int = 3, dropout: float = 0.0, stddev: float = 0.05, epsilon: float = 1e-12
+    seed: int = 3,
+    dropout: float = 0.0,
+    stddev: float = 0.05,
+    epsilon: float = 1e-12,
+    shape: tuple[int, int, int] = (LAYERS, DIM, VOCABULARY_SIZE),
 ):
     """Random weights, biases too, under which similarities differ.
 
     What tokens share is kept small (their segment, and the average that attention makes): where
     token embeddings point one way, every similarity is 1.
     """
-    config = bert.make_bert_config(LAYERS, DIM, VOCABULARY_SIZE)
+    config = bert.make_bert_config(*shape)
     config["layer_norm_eps"] = epsilon
     backbone = bert.build_backbone(config, dropout)
     bert.initialize_weights(backbone.trainable_variables, seed, stddev)
@@ -76,10 +80,14 @@ def encode_alone(encoder: keras.Model, ids: list[int]) -> np.ndarray:
     return encoder(make_table([ids]))[0].numpy()
 
 
-def save_checkpoint(folder: pathlib.Path, backbone) -> pathlib.Path:
+def save_checkpoint(
+    folder: pathlib.Path, backbone, vocabulary: Vocabulary = VOCABULARY
+) -> pathlib.Path:
     """Makes a folder of a backbone that the command lines take as --model; returns it."""
     folder.mkdir()
-    config = bert.make_bert_config(LAYERS, DIM, VOCABULARY_SIZE)
+    entries = len(vocabulary.tokens)
+    config = bert.make_bert_config(backbone.num_layers, backbone.hidden_dim, entries)
+    config["layer_norm_eps"] = float(backbone.embeddings_layer_norm.epsilon)
     bert.save_backbone(folder, backbone, config)
-    VOCABULARY.write(folder)
+    vocabulary.write(folder)
     return folder

@@ -4,6 +4,7 @@ import json
 import pathlib
 
 import numpy as np
+import reference
 import safetensors.numpy
 from tiny_bert import VOCABULARY
 
@@ -46,6 +47,15 @@ def make_tensors(speakers: bool = False, seed: int = 3) -> dict[str, np.ndarray]
         tensors[f"{name}.LayerNorm.weight"] = 1 + 0.1 * rng.normal(size=DIM)
         tensors[f"{name}.LayerNorm.bias"] = 0.1 * rng.normal(size=DIM)
     return {name: value.astype(np.float32) for name, value in tensors.items()}
+
+
+def expect_score(turns: list[str], response: str, speakers: list[int] | None = None) -> float:
+    """By the reference; `speakers`, 0 or 1 for each turn, if the model knows who speaks."""
+    ids = [[WITH_END.tokens.index(word) for word in text.split()] for text in (*turns, response)]
+    ends = WITH_END.cls_id, WITH_END.sep_id, END
+    who = speakers or [0] * len(turns)
+    sequence = reference.pair_sequence(ids[:-1], who, ids[-1], FIRST_TOKENS, SECOND_TOKENS, *ends)
+    return reference.cross_encoder(sequence, make_tensors(speakers is not None), 2, EPSILON)
 
 
 def save_reranker(folder: pathlib.Path, speakers: bool = False, seed: int = 3) -> pathlib.Path:

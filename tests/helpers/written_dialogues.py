@@ -1,4 +1,7 @@
-"""Dialogues for tests that need sentences which mean something."""
+"""Dialogues for tests that need sentences which mean something, and their form in a file."""
+
+import json
+from collections.abc import Iterable, Mapping
 
 # Written for these tests: topics, each with sentences of a customer and fitting answers.
 _TOPICS = {
@@ -12,17 +15,24 @@ _TOPICS = {
 _THINGS = ["blue", "green", "small", "old", "new", "red", "heavy", "round"]
 
 
-def make_dialogues(count: int) -> list[dict]:
-    """Sessions in the JSON Lines form; session i is about topic i mod 6, in its own words."""
-    dialogues = []
+def make_dialogues(count: int) -> dict[str, list[tuple[str, str]]]:
+    """(role, text) of sessions by their ids; session i is about topic i mod 6, in its own words."""
+    dialogues = {}
     for number in range(count):
         topic, sentences = list(_TOPICS.items())[number % len(_TOPICS)]
-        turns = [
-            {
-                "role": ("customer", "agent")[turn % 2],
-                "text": f"{sentences[turn % 3]} {_THINGS[(number + turn) % 8]} {topic} {number}?",
-            }
+        dialogues[f"d{number}"] = [
+            (
+                ("customer", "agent")[turn % 2],
+                f"{sentences[turn % 3]} {_THINGS[(number + turn) % 8]} {topic} {number}?",
+            )
             for turn in range(2 + number % 5)
         ]
-        dialogues.append({"session_id": f"d{number}", "turns": turns})
     return dialogues
+
+
+def json_lines(dialogues: Mapping[str, Iterable[tuple[str, str]]]) -> str:
+    """Such sessions in the JSON Lines form."""
+    return "".join(
+        json.dumps({"session_id": name, "turns": [{"role": r, "text": t} for r, t in turns]}) + "\n"
+        for name, turns in dialogues.items()
+    )

@@ -1,12 +1,12 @@
 """Similarities taken apart by pairs of tokens, and the job that shows them."""
 
-import json
 import re
 
 import numpy as np
 import pytest
 import reference
 from tiny_bert import DIM, VOCABULARY, build_backbone, save_checkpoint
+from written_dialogues import json_lines
 
 from dcse_tf.bert.bert import build_bert_encoder
 from dcse_tf.encoder.graph import EncoderGraph
@@ -86,11 +86,8 @@ def folder(backbone, tmp_path_factory):
     attention = build_turn_attention("attention", DIM, 5)
     write_matching(folder / "model", MatchingForm(attention=attention))
     sessions = {"one": ["alone"], "s<1>": TEXTS, "later": ["a", "b"]}
-    lines = [
-        json.dumps({"session_id": name, "turns": [{"role": "x", "text": t} for t in texts]})
-        for name, texts in sessions.items()
-    ]
-    (folder / "sessions.jsonl").write_text("\n".join(lines) + "\n")
+    spoken = {name: [("x", text) for text in texts] for name, texts in sessions.items()}
+    (folder / "sessions.jsonl").write_text(json_lines(spoken))
     return folder
 
 

@@ -4,18 +4,8 @@ import json
 
 import numpy as np
 import pytest
-import reference
 from tiny_bert import VOCABULARY, build_backbone, save_checkpoint
-from tiny_reranker import (
-    END,
-    EPSILON,
-    FIRST_TOKENS,
-    SECOND_TOKENS,
-    WITH_END,
-    make_tensors,
-    save_lstm_reranker,
-    save_reranker,
-)
+from tiny_reranker import expect_score, save_lstm_reranker, save_reranker
 
 import dcse_tf
 from dcse_tf.bert.vocabulary import NO_CANDIDATE
@@ -57,24 +47,9 @@ def expect(turns, response, speakers=None):
     if not response.strip():
         return NO_CANDIDATE
 
-    def ids(text):
-        return [WITH_END.tokens.index(word) for word in text.split()]
-
     if speakers:
         speakers = [who for turn, who in zip(turns, speakers, strict=True) if turn.strip()]
-    turns = [turn for turn in turns if turn.strip()]
-    sequence = reference.pair_sequence(
-        [ids(turn) for turn in turns],
-        speakers or [0] * len(turns),
-        ids(response),
-        FIRST_TOKENS,
-        SECOND_TOKENS,
-        WITH_END.cls_id,
-        WITH_END.sep_id,
-        END,
-    )
-    tensors = make_tensors(speakers=speakers is not None)
-    return reference.cross_encoder(sequence, tensors, 2, EPSILON)
+    return expect_score([turn for turn in turns if turn.strip()], response, speakers)
 
 
 def expect_all(speakers=(None,) * 4):

@@ -7,7 +7,7 @@ import pytest
 from load_once import load_once  # noqa: F401
 from tiny_bert import build_backbone, save_checkpoint
 from tiny_reranker import save_reranker
-from written_dialogues import make_dialogues
+from written_dialogues import json_lines, make_dialogues
 
 import dcse_tf
 from dcse_tf.cli.commands import main
@@ -38,11 +38,11 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("calibrate")
     save_checkpoint(folder / "model", build_backbone())
     save_reranker(folder / "reranker")
-    for name, dialogues in {"dev": make_dialogues(50), "test": make_dialogues(80)[50:]}.items():
-        lines = [json.dumps(dialogue) + "\n" for dialogue in dialogues]
-        (folder / f"{name}.jsonl").write_text("".join(lines))
-    texts = [turn["text"] for dialogue in make_dialogues(90)[80:] for turn in dialogue["turns"]]
-    (folder / "texts.txt").write_text("".join(f"{text}\n" for text in texts))
+    dialogues = list(make_dialogues(90).items())
+    (folder / "dev.jsonl").write_text(json_lines(dict(dialogues[:50])))
+    (folder / "test.jsonl").write_text(json_lines(dict(dialogues[50:80])))
+    texts = [f"{text}\n" for _, turns in dialogues[80:] for _, text in turns]
+    (folder / "texts.txt").write_text("".join(texts))
     return folder
 
 

@@ -6,6 +6,7 @@ import re
 
 import pytest
 from rank_bm25 import BM25Okapi
+from written_dialogues import json_lines
 
 from dcse_tf.data.formats import read_groups
 from dcse_tf.errors import InputError
@@ -31,16 +32,11 @@ def build(tmp_path):
     """Builds groups of sessions; returns what the job says, and the groups by id."""
 
     def run(sessions=None, roles="ab", **settings):
-        lines = [
-            json.dumps(
-                {
-                    "session_id": name,
-                    "turns": [{"role": roles[p % 2], "text": t} for p, t in enumerate(turns)],
-                }
-            )
+        spoken = {
+            name: [(roles[place % 2], text) for place, text in enumerate(turns)]
             for name, turns in (sessions or make_sessions()).items()
-        ]
-        (tmp_path / "dialogues.jsonl").write_text("\n".join(lines) + "\n")
+        }
+        (tmp_path / "dialogues.jsonl").write_text(json_lines(spoken))
         output = tmp_path / "groups.jsonl"
         values = {"candidates": 5, "same_role": False, "overwrite": True, **settings}
         config = BuildCandidatesOptions(

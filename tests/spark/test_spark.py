@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tiny_bert import build_backbone, save_checkpoint
-from written_dialogues import make_dialogues
+from written_dialogues import json_lines, make_dialogues
 
 from dcse_tf.data.corpus import PrepareOptions
 from dcse_tf.data.prepare import prepare
@@ -67,12 +67,12 @@ def _read(folder):
 
 def test_the_records_are_those_of_one_machine(session, model, tmp_path):
     dialogues = make_dialogues(90)
-    lines = [json.dumps(dialogue) for dialogue in dialogues]
+    lines = json_lines(dialogues).splitlines()
     silent = json.dumps({"session_id": "s", "turns": [{"role": "a", "text": " "}] * 3})
     # Of unequal length, one without a session that is kept, one with a bad line.
     # And with copies of sessions of the first file under other ids.
-    copies = [{**dialogue, "session_id": f"copy of {n}"} for n, dialogue in enumerate(dialogues)]
-    parts = [lines[:50], [silent], ["{", *lines[50:60]], [*map(json.dumps, copies), *lines[60:]]]
+    copies = json_lines({f"copy of {name}": turns for name, turns in dialogues.items()})
+    parts = [lines[:50], [silent], ["{", *lines[50:60]], [*copies.splitlines(), *lines[60:]]]
     for number, part in enumerate(parts):
         (tmp_path / f"{number}.jsonl").write_text("".join(f"{line}\n" for line in part))
     config = _config(tmp_path, model, max_bad_lines=1)
@@ -100,9 +100,9 @@ def test_rows_of_tables_in_any_order_are_gathered(session, model, tmp_path, monk
     """Shuffled over files of two kinds and a table, they have the records of a table in order."""
     monkeypatch.setattr("dcse_tf.spark.cluster._FILES", 5)  # each is a task, and another to read it
     rows = [
-        {"id": dialogue["session_id"], "at": at, **turn}
-        for dialogue in make_dialogues(40)
-        for at, turn in enumerate(dialogue["turns"])
+        {"id": name, "at": at, "role": role, "text": text}
+        for name, turns in make_dialogues(40).items()
+        for at, (role, text) in enumerate(turns)
     ]
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     pq.write_table(pa.table(columns), tmp_path / "whole.parquet")

@@ -7,10 +7,10 @@ import shutil
 import numpy as np
 import pytest
 import safetensors.numpy
-from tiny_bert import DIM, LAYERS, VOCABULARY
+from tiny_bert import DIM, LAYERS, VOCABULARY, build_backbone, save_checkpoint
 
 import dcse_tf
-from dcse_tf.bert import bert, checkpoints, sentence_modules
+from dcse_tf.bert import checkpoints, sentence_modules
 from dcse_tf.bert.sentence_modules import SentenceModules
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
@@ -26,17 +26,8 @@ from dcse_tf.training.merge import RECORD_FILE, MergeOptions, average_tensors, m
 
 def make_checkpoint(folder, seed, vocabulary=VOCABULARY, layers=LAYERS, dim=DIM):
     """An encoder of weights, biases too, that the seed gives."""
-    folder.mkdir()
-    config = bert.make_bert_config(layers, dim, len(vocabulary.tokens))
-    backbone = bert.build_backbone(config, 0.0)
-    bert.initialize_weights(backbone.trainable_variables, seed, 0.05)
-    rng = np.random.default_rng(seed)
-    for variable in backbone.trainable_variables:
-        if len(variable.shape) == 1:
-            variable.assign_add(rng.normal(scale=0.1, size=variable.shape))
-    bert.save_backbone(folder, backbone, config)
-    vocabulary.write(folder)
-    return folder
+    shape = layers, dim, len(vocabulary.tokens)
+    return save_checkpoint(folder, build_backbone(seed, shape=shape), vocabulary)
 
 
 @pytest.fixture(scope="module")
