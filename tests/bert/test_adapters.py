@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from tiny_bert import DIM, LAYERS, build_backbone, make_table, save_checkpoint
-from train_options import make_options, rewind
+from train_options import SMALL, make_options, rewind
 
 from dcse_tf.bert import bert
 from dcse_tf.training import train as job
@@ -72,22 +72,8 @@ def size_of(folder: pathlib.Path) -> int:
 @pytest.mark.slow
 def test_a_run_is_resumed_from_checkpoints_of_the_adapters_alone(data_dir, tmp_path):
     def run(name):
-        values = {
-            "data_dir": str(data_dir),
-            "run_dir": str(tmp_path / name),
-            "encoder_size": "tiny",
-            "steps": 4,
-            "global_batch_size": 8,
-            "negatives": 3,
-            "learning_rate": 0.01,
-            "freeze_layers": 0,
-            "freeze_embeddings": False,
-            "save_every": 2,
-            "eval_every": 4,
-            "dev_samples": 0,
-            "deterministic": True,
-            "lora_rank": RANK,
-        }
+        values = {**SMALL, "learning_rate": 0.01, "freeze_embeddings": False, "lora_rank": RANK}
+        values |= {"data_dir": str(data_dir), "run_dir": str(tmp_path / name), "negatives": 3}
         job.train(make_options(**values))
 
     run("whole")

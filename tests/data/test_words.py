@@ -65,13 +65,6 @@ def test_nothing_but_white_space_is_lost(kind):
         assert all(words)
 
 
-def test_auto_decides_for_each_text():
-    auto, words, jieba = (make_splitter(kind) for kind in ("auto", "words", "jieba"))
-    for text in TEXTS:
-        is_chinese = any("\u4e00" <= character <= "\u9fff" for character in text)
-        assert auto(text) == (jieba(text) if is_chinese else words(text))
-
-
 def test_an_unknown_kind_is_refused():
     with pytest.raises(KeyError, match="syllables"):
         make_splitter("syllables")

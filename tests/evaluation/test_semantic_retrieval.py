@@ -36,11 +36,6 @@ def _write(folder: pathlib.Path, lines: list[str], name: str = "select.txt") -> 
     return path
 
 
-@pytest.fixture
-def retrieval_set(tmp_path):
-    return read_retrieval_set(_write(tmp_path, _lines()))
-
-
 def test_a_sentence_without_positives_or_negatives_is_a_candidate_and_no_query(tmp_path):
     lines = ["0\ta\t\t1\t2", "1\tb\t\t\t0,2", "2\tc\t\t0,1\t"]
     retrieval_set = read_retrieval_set(_write(tmp_path, lines))

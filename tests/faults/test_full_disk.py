@@ -5,7 +5,7 @@ import subprocess
 import pytest
 from dialogue_files import DIALOGUES, run, tsv
 from tiny_bert import build_backbone, save_checkpoint
-from train_options import make_options
+from train_options import SMALL, make_options
 
 from dcse_tf.errors import OutputError
 from dcse_tf.search.embed_file import EmbedOptions, embed
@@ -42,16 +42,8 @@ def test_preparing_on_a_full_disk(tmp_path, small_disk):
 def test_training_on_a_full_disk_keeps_the_last_checkpoint_and_goes_on(data_dir, small_disk):
     folder, remount = small_disk
     remount("size=5m")
-    options = make_options(
-        data_dir=str(data_dir),
-        run_dir=str(folder / "run"),
-        encoder_size="tiny",
-        global_batch_size=8,
-        negatives=3,
-        steps=4,
-        save_every=1,
-        dev_samples=0,
-    )
+    values = {**SMALL, "data_dir": str(data_dir), "run_dir": str(folder / "run"), "negatives": 3}
+    options = make_options(**{**values, "save_every": 1})
     with pytest.raises(OutputError, match=f"{folder}/run.*No space left"):
         train(options)
     remount("size=200m")

@@ -5,6 +5,13 @@ import types
 
 from dcse_tf.tasks.train_options import TrainOptions
 
+# A short training that is the same to the bit whenever it is taken.
+SMALL = {
+    "encoder_size": "tiny", "steps": 4, "global_batch_size": 8, "learning_rate": 1e-3,
+    "log_every": 1, "save_every": 2, "eval_every": 4, "dev_samples": 0, "deterministic": True,
+    "freeze_layers": 0, "decay": "constant", "warmup_steps": 1,
+}  # fmt: skip
+
 
 def make_options(**values):
     """The options of the task that the values name, by default of the paper's."""

@@ -45,17 +45,7 @@ ALLOWED = {
     "matching": {"bert"},
     "bert": set(),
 }
-BASE = {
-    *(
-        "arguments",
-        "errors",
-        "files",
-        "input_files",
-        "options",
-        "machine",
-        "progress",
-    ),
-}
+BASE = {"arguments", "errors", "files", "input_files", "machine", "options", "progress"}
 
 # Lines of each room, and of what stands beside the package. A number may only fall: what is added
 # is paid for by what leaves. "base" are the modules at the top.

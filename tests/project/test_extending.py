@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from tiny_reranker import save_reranker
-from train_options import make_options, read_scalars, rewind
+from train_options import SMALL, make_options, read_scalars, rewind
 
 import dcse_tf
 from dcse_tf.baselines.registry import BaselineSpec
@@ -100,11 +100,6 @@ def test_a_name_that_is_taken_is_refused(printed_examples):
         BaselineSpec("x", "", *scaling)
 
 
-SETTINGS = {
-    "encoder_size": "tiny", "global_batch_size": 8, "steps": 4, "learning_rate": 1e-3,
-    "log_every": 1, "eval_every": 4, "save_every": 2, "dev_samples": 0, "decay": "constant",
-    "warmup_steps": 1, "deterministic": True, "freeze_layers": 0,
-}  # fmt: skip
 OF_TASK = {
     "dialogue_cse": {"negatives": 3},
     "response_selection": {"auxiliary": ("restoration",), "context_turns": 3},
@@ -115,7 +110,7 @@ OF_TASK = {
 def test_a_term_is_trained_and_logged_and_a_run_with_it_resumes_to_the_bit(
     printed_examples, data_dir, tmp_path
 ):
-    values = {**SETTINGS, **OF_TASK["response_selection"], "task": "response_selection"}
+    values = {**SMALL, **OF_TASK["response_selection"], "task": "response_selection"}
 
     def train(folder, size_weight=0.5):
         values.update(data_dir=str(data_dir), run_dir=str(folder), size_weight=size_weight)
@@ -147,7 +142,7 @@ def test_a_term_is_in_the_objective_of_its_tasks(printed_examples, data_dir, mon
         return {**found, "loss": found["mean"]}
 
     monkeypatch.setattr(printed_examples.Size, "compute", give_size)
-    values = {**SETTINGS, **OF_TASK[task], "data_dir": str(data_dir), "run_dir": "unused"}
+    values = {**SMALL, **OF_TASK[task], "data_dir": str(data_dir), "run_dir": "unused"}
     losses = {}
     for weight in (0.0, 0.5):
         training = build_training(make_options(task=task, size_weight=weight, **values))

@@ -7,7 +7,7 @@ import pytest
 import reference
 import safetensors.numpy
 import tensorflow as tf
-from train_options import read_scalars
+from train_options import SMALL, read_scalars
 
 import dcse_tf
 from dcse_tf.reading.cross_encoder import TurnScores
@@ -56,19 +56,17 @@ def test_a_turn_is_scored_by_the_mean_and_the_maximum_of_its_tokens():
 
 
 SETTINGS = {
-    "encoder_size": "tiny", "global_batch_size": 8, "learning_rate": 1e-3, "log_every": 1,
-    "eval_every": 4, "save_every": 2, "dev_samples": 0, "deterministic": True, "context_turns": 3,
-    "freeze_layers": 0, "auxiliary": ("next_session", "consistency"), "auxiliary_reads": "context",
-    "consistency": "any", "warmup_steps": 0, "decay": "constant",
+    **SMALL, "context_turns": 3, "auxiliary": ("next_session", "consistency"),
+    "auxiliary_reads": "context", "consistency": "any",
 }  # fmt: skip
 
 
 @pytest.mark.slow
 def test_the_authors_form_shares_the_head_and_fades(data_dir, tmp_path):
-    def train(name, steps=4, **changes):
+    def train(name, **changes):
         folder = tmp_path / name
         values = {**SETTINGS, "data_dir": str(data_dir), "run_dir": str(folder), **changes}
-        dcse_tf.train(task="response_selection", steps=steps, auxiliary_fade=0.5, **values)
+        dcse_tf.train(task="response_selection", auxiliary_fade=0.5, **values)
         return safetensors.numpy.load_file(folder / "encoder/model.safetensors")
 
     # With a head of its own, the task does not teach the matching's.
@@ -81,4 +79,4 @@ def test_the_authors_form_shares_the_head_and_fades(data_dir, tmp_path):
     expected = logged["matching_loss"] + [1.0, 1.0, 1.0, 0.5] * auxiliary
     np.testing.assert_allclose(logged["loss"], expected, rtol=1e-5)
     with pytest.raises(dcse_tf.InputError, match=r"`steps`: 8 \(was 4\)"):
-        train("shared", 8, share_head=True)
+        train("shared", steps=8, share_head=True)

@@ -16,7 +16,7 @@ from tiny_checkpoints import (
     write_mpnet_vocabulary,
     write_weights,
 )
-from train_options import make_options, rewind, write_untrained
+from train_options import SMALL, make_options, rewind, write_untrained
 from written_dialogues import make_dialogues
 
 from dcse_tf.bert.pairs import strip_ends
@@ -44,7 +44,7 @@ def start(request, tmp_path_factory) -> pathlib.Path:
     elif request.param == "mpnet":
         write_mpnet_vocabulary(folder)
     else:
-        turns = [turn["text"] for each in make_dialogues(60) for turn in each["turns"]]
+        turns = [text for turns in make_dialogues(60).values() for _, text in turns]
         texts = [*turns, *TEXTS * 3]
         if request.param == "roberta":
             train_byte_pairs(folder, texts, 400)
@@ -69,7 +69,7 @@ def expected(start) -> np.ndarray:
 
 def run(start, corpus, folder, **settings) -> pathlib.Path:
     values = {"encoder": str(start), "data_dir": str(corpus), "run_dir": str(folder / "run")}
-    train(make_options(**{**values, "global_batch_size": 4, "dev_samples": 0, **settings}))
+    train(make_options(**{**values, "global_batch_size": 4, **settings}))
     return folder / "run"
 
 
@@ -128,11 +128,9 @@ def test_masked_language_modelling_predicts_no_prefix_and_goes_on_from_it(
 @pytest.mark.parametrize("start", ["mpnet"], indirect=True)
 def test_a_resumed_run_leaves_the_encoder_of_a_straight_one(start, corpus, tmp_path):
     settings = {
-        "batch_form": "dense", "negatives": 3, "learning_rate": 1e-3, "warmup_steps": 1,
-        "decay": "constant", "dropout": 0.1, "freeze_layers": 0, "freeze_embeddings": False,
-        "cosine_weight": 0.8, "prediction_weight": 0.95, "rehearsal_weight": 1.0,
-        "rehearsal_texts": 4, "projection_dim": 8, "projection_share": 0.5,
-        "deterministic": True, "steps": 4, "save_every": 2,
+        **SMALL, "encoder_size": "", "batch_form": "dense", "negatives": 3, "dropout": 0.1,
+        "freeze_embeddings": False, "cosine_weight": 0.8, "prediction_weight": 0.95,
+        "rehearsal_weight": 1.0, "rehearsal_texts": 4, "projection_dim": 8, "projection_share": 0.5,
     }  # fmt: skip
     straight = run(start, corpus, tmp_path, **settings)
     resumed = rewind(straight, 2)

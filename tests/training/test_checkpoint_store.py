@@ -1,5 +1,3 @@
-import hashlib
-import json
 import os
 import shutil
 
@@ -98,13 +96,3 @@ def test_a_write_that_fails_names_the_path_and_keeps_what_was_there(tmp_path, mo
     monkeypatch.undo()
     assert Run(tmp_path).restore() == ("step-000000005", 5.0)
     assert _names(tmp_path) == ["step-000000005"]
-
-
-def test_the_manifest_has_the_hashes_of_the_files(tmp_path):
-    Run(tmp_path).save(5)
-    folder = tmp_path / "checkpoints/step-000000005"
-    files = json.loads((folder / "manifest.json").read_text())["files"]
-    assert files == {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("state*")
-    }
-    assert find_checkpoint(tmp_path) == folder
