@@ -98,17 +98,6 @@ def similarity(context: Sequence[np.ndarray], response: np.ndarray) -> float:
     return cosine(aggregate_turns(refined), mean_of_rows(response))
 
 
-def turn_weights(
-    pooled: Sequence[np.ndarray], weights: Sequence[np.ndarray] | None, released: bool
-) -> list[float]:
-    """How much each turn counts: the same, or by the network of equation 6."""
-    if weights is None:
-        return [1.0 / len(pooled)] * len(pooled)
-    activation = math.tanh if released else lambda x: max(x, 0.0)
-    alphas = softmax(attention_scores(pooled, weights, activation))
-    return [float(released) + alpha for alpha in alphas]
-
-
 def plain_cosine(context: Sequence[np.ndarray], response: np.ndarray) -> float:
     """Cosine of a response's mean `[m, d]` and the mean of the context utterances' means."""
     turns = np.array([mean_of_rows(rows) for rows in context])
@@ -435,8 +424,3 @@ def consistency_loss(same: float, other: float, margin: float) -> float:
     """Equation 9 of Xu et al. 2020 for two logits: of one speaker, and of another session."""
     first, second = (1.0 / (1.0 + math.exp(-logit)) for logit in (same, other))
     return max(0.0, margin - first + second)
-
-
-def negative_log_likelihood(logits: Sequence[float], answer: int) -> float:
-    """Of the answer under the softmax of the logits."""
-    return -math.log(math.exp(logits[answer]) / sum(math.exp(logit) for logit in logits))

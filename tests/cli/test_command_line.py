@@ -117,7 +117,6 @@ REFUSED = [
     ("fit_baseline --output_dir=out", "--kind is required"),
     ("fit_baseline word_vectors --word_vectors=glove.txt", "--output_dir is required"),
     (f"prepare_data --shards=0 {' '.join(PREPARE)}", "--shards=0"),
-    (f"prepare_data --vocab=./bert {' '.join(PREPARE)}", "--vocab"),
     ("prepare_data --shards=many", "shards"),
     ("prepare_data --format=csv", "format"),
     ("prepare_data --overwrite=perhaps", "overwrite"),

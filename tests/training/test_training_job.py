@@ -104,25 +104,15 @@ def trained(corpus, tmp_path_factory):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_the_loss_is_that_of_the_settings(corpus, trained, name):
-    scalars, _ = trained(name)
+    scalars, folder = trained(name)
+    recorded = read_json_object(folder / "corpus.json")  # for the model card
+    assert recorded["train split"].startswith(f"{len(TURNS)} sessions, {sum(TURNS)} utterances")
     matching, cosine = expected_losses(corpus / "vocab", 0.2)
     weight = RUNS[name]["cosine_weight"]
     expected = (1 - weight) * matching + weight * cosine
     assert len(scalars["loss"]) == RUNS[name].get("steps", 1)
     assert scalars["loss"][0] == pytest.approx(expected, rel=1e-4)
     assert abs(matching - cosine) > 0.05 * expected  # the weight matters
-
-
-def test_a_resumed_step_has_the_loss_of_the_weights_that_were_saved(corpus, tmp_path):
-    settings = {"cosine_weight": 0.3, "temperature": 0.1, "decay": "constant"}
-    run(corpus, tmp_path, steps=1, **settings)
-    matching, cosine = expected_losses(tmp_path / "encoder", 0.1)
-    scalars = run(corpus, tmp_path, steps=2, **settings)
-    assert len(scalars["loss"]) == 2
-    assert scalars["loss"][1] == pytest.approx(0.7 * matching + 0.3 * cosine, rel=1e-4)
-    recorded = read_json_object(tmp_path / "corpus.json")  # for the model card
-    assert recorded["train split"].startswith(f"{len(TURNS)} sessions, {sum(TURNS)} utterances")
-    assert scalars["loss"][1] != pytest.approx(scalars["loss"][0], rel=1e-3)
 
 
 def test_dropout_reaches_an_encoder_that_was_loaded(corpus):
