@@ -20,6 +20,7 @@ from dcse_tf.options import OptionError
 from dcse_tf.training import train as job
 from dcse_tf.training.build import build_training
 from dcse_tf.training.train import train
+from dcse_tf.training.trainer import seed_dropout
 
 pytestmark = pytest.mark.slow
 
@@ -119,6 +120,7 @@ def test_dropout_reaches_an_encoder_that_was_loaded(corpus):
     losses = {}
     for dropout in (0.0, 0.3):
         training = build_training(make_options(**describe(corpus, "unused", dropout=dropout)))
+        seed_dropout(training.model, 0, 0)
         found = training.model(next(training.batches()), training=True)
         losses[dropout] = float(found["loss"])
     without, _ = expected_losses(corpus / "vocab", 0.1)
