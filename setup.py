@@ -14,6 +14,7 @@ assert VERSION
 # What only some jobs need: `dcse_tf.errors.require` says which extra to install.
 OPTIONAL = {
     "chinese": ["jieba>=0.42.1,<0.43"],
+    "discover": ["scikit-learn>=1.7,<2"],
     "onnx": ["onnx>=1.18,<2", "onnxruntime>=1.20,<2"],
     "parquet": ["pyarrow>=20,<30"],
     "plots": ["matplotlib>=3.9,<4"],
@@ -42,6 +43,7 @@ setup(
     package_dir={"dcse_tf.flags": "flags"},
     package_data={
         "dcse_tf": ["py.typed", "__init__.pyi"],
+        "dcse_tf.discovery": ["templates/*.j2"],
         "dcse_tf.exporting": ["templates/*.j2"],
         "dcse_tf.flags": ["*.flags", "*/*.flags"],
     },

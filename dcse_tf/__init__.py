@@ -30,6 +30,7 @@ machine.set_up()
 # longer to import than a small export to load. The jobs are functions of `dcse_tf.api`.
 _MODULES = {
     "Calibration": "dcse_tf.search.calibration",
+    "Clusters": "dcse_tf.discovery.clusters",
     "Reranker": "dcse_tf.reranker.reranker",
     "SentenceEncoder": "dcse_tf.encoder.sentence_encoder",
     "register_baseline": "dcse_tf.baselines.registry",
@@ -38,7 +39,16 @@ _MODULES = {
     "register_task": "dcse_tf.tasks",
     "register_term": "dcse_tf.tasks",
 }
-_JOBS = ("embed", "evaluate", "export", "fit_baseline", "merge", "prepare_data", "train")
+_JOBS = (
+    "discover",
+    "embed",
+    "evaluate",
+    "export",
+    "fit_baseline",
+    "merge",
+    "prepare_data",
+    "train",
+)
 __all__ = ["InputError", "OptionError", "__version__", *_JOBS, *_MODULES]
 
 

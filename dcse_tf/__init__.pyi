@@ -8,6 +8,7 @@ from dcse_tf.api import Embedded
 from dcse_tf.baselines.registry import register_baseline as register_baseline
 from dcse_tf.data.formats import register_format as register_format
 from dcse_tf.data.manifest import Manifest
+from dcse_tf.discovery.clusters import Clusters as Clusters
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder as SentenceEncoder
 from dcse_tf.errors import InputError as InputError
 from dcse_tf.evaluation.report import Result
@@ -21,6 +22,36 @@ from dcse_tf.training.hooks import Outcome
 
 __version__: str
 
+def discover(
+    *,
+    preset: str | Sequence[str] = (),
+    pooling: Literal["", "mean", "cls"] = "",
+    projection: Literal["", "context", "response"] = "",
+    prefix: str = "",
+    max_sequence_length: int = 0,
+    model: str | os.PathLike[str],
+    batch_tokens: int = 2048,
+    compute_dtype: Literal["float32", "bfloat16"] = "float32",
+    truncate_dim: int = 0,
+    format: str = "session_tsv",
+    input: str | os.PathLike[str] | Iterable[str | os.PathLike[str] | float],
+    columns: str | os.PathLike[str] | Iterable[str | os.PathLike[str] | float] = (),
+    encoding: str = "utf-8",
+    strip_html: bool = False,
+    alternate_roles: bool = False,
+    min_turns: int = 2,
+    join_consecutive: bool = True,
+    max_bad_lines: int = 0,
+    max_sessions: int = 0,
+    role: str = "",
+    turns: Literal["first", "all"] = "first",
+    min_words: int = 3,
+    context_share: float = 0.0,
+    clusters: int = 0,
+    previous: str | os.PathLike[str] = "",
+    output_dir: str | os.PathLike[str],
+    overwrite: bool = False,
+) -> Any: ...
 def embed(
     *,
     preset: str | Sequence[str] = (),

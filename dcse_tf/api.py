@@ -9,6 +9,7 @@ and type checkers, and `dcse JOB --help` explains them.
 
 import contextlib
 import functools
+import importlib
 import logging
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,7 @@ from dcse_tf import progress
 from dcse_tf.arguments import load, read_flags
 from dcse_tf.baselines.registry import FitBaselineOptions
 from dcse_tf.data.corpus import PrepareOptions
+from dcse_tf.discovery.discover import DiscoverOptions
 from dcse_tf.errors import name_missing_tensorflow
 from dcse_tf.evaluation.evaluate import EvaluateOptions
 from dcse_tf.exporting.export_formats import ExportOptions
@@ -102,6 +104,32 @@ def prepare_data(options: PrepareOptions) -> "Manifest":
     else:
         from dcse_tf.data.prepare import prepare as job
     return job(options)
+
+
+@_job(DiscoverOptions)
+def discover(options: DiscoverOptions) -> Any:
+    """Groups what the speakers of a role say by its meaning, without labels.
+
+    >>> found = dcse_tf.discover(
+    ...     model="run", format="jsonl", input="dialogues.jsonl", output_dir="report"
+    ... )
+    >>> dcse_tf.Clusters.load("report").predict(["where is my parcel"])[0]._fields
+    ('cluster', 'name', 'similarity')
+
+    Returns:
+        The lines of clusters.jsonl as a pandas DataFrame, or a list of dicts where pandas is not
+        installed.
+
+    Raises:
+        InputError: the model or an input cannot be used, or there is no turn of the role.
+        FileExistsError: the output exists, without `overwrite`.
+    """
+    from dcse_tf.discovery import discover as job
+
+    records = job.discover(options)
+    with contextlib.suppress(ImportError):
+        return importlib.import_module("pandas").DataFrame(records)
+    return records
 
 
 @_job(TrainOptions, "training.train:train")

@@ -47,6 +47,7 @@ def name_input(problem: str, *kinds: type[Exception]) -> Iterator[None]:
 # The packages of each extra in setup.py, by their names on PyPI, where dcse_tf itself is not.
 PACKAGES = {
     "chinese": "jieba",
+    "discover": "scikit-learn",
     "onnx": "onnx onnxruntime",
     "parquet": "pyarrow",
     "plots": "matplotlib",

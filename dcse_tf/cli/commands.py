@@ -194,6 +194,12 @@ JOBS = {
         "inspecting.corpus_report:inspect_data",
         "\nreport.html, report.json and leaks.tsv are in {output_dir}",
     ),
+    "discover": Job(
+        "Groups what customers say by its meaning: which requests, how many, answered how.",
+        "discovery.discover:DiscoverOptions",
+        "discovery.discover:discover",
+        "the report is in {output_dir}/report.html, with clusters.jsonl and turns.tsv beside it",
+    ),
     "train": Job(
         "Trains a sentence encoder on prepared dialogues.",
         "tasks.train_options:TrainOptions",

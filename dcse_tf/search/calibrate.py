@@ -15,6 +15,7 @@ import numpy as np
 
 from dcse_tf.bert.encoder_options import ModelOptions
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
+from dcse_tf.evaluation.bootstrap import difference
 from dcse_tf.evaluation.evaluate import draw_samples
 from dcse_tf.evaluation.metrics import PROJECTED, RERANKER, recall_at, reciprocal_rank
 from dcse_tf.evaluation.response_selection import score_by_embeddings, score_by_reranker
@@ -81,8 +82,14 @@ def calibrate(options: CalibrateOptions) -> str:
     ways = {"": weight} | ({" by the re-ranker": 0.0, " by the cosine": 1e6} if both else {})
     lines = [f"`cosine_weight`={weight:g}, of the highest MRR on {options.dialogues}"] * both
     for path, part in zip(files, parts, strict=True):
-        recalls = {way: [recall_at(1, x) for x in _add(part, w)] for way, w in ways.items()}
-        told = ", ".join(f"{100 * np.mean(hits):.1f}{way}" for way, hits in recalls.items())
+        recalls = {
+            way: {"r1": 100 * np.array([recall_at(1, row) for row in _add(part, w)])}
+            for way, w in ways.items()
+        }
+        told = f"{recalls['']['r1'].mean():.1f}"
+        for way, recall in list(recalls.items())[1:]:
+            p_value = difference(recall, recalls[""], "r1").p_value
+            told += f", {recall['r1'].mean():.1f}{way} (p {p_value:.2g})"
         lines.append(f"{path}: R@1 of {options.candidates} {told}")
         lines.append("  at most   score above   wrong answers given   right answers given")
         best = np.array([row[1:].max() for row in _add(part, weight)])

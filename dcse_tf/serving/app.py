@@ -21,6 +21,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.exceptions import HTTPException
 
 from dcse_tf.data.dialogue import is_blank
+from dcse_tf.discovery.clusters import Clusters
 from dcse_tf.encoder.backend import normalize
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.reranker.reranker import Reranker
@@ -73,6 +74,12 @@ class EmbeddingsForm(_Form):
     dimensions: int | None = None
 
 
+class ClustersForm(_Form):
+    """Texts to be labelled by the clusters of a report."""
+
+    input: Texts
+
+
 class RerankForm(_Form):
     """Cohere's request to rank documents by their relevance to a query."""
 
@@ -88,6 +95,7 @@ class Service:
     """
 
     none_below = -math.inf  # the logit that the best document has to exceed
+    clusters: Clusters | None = None  # that texts are labelled by
 
     def __init__(self, options: ServeOptions, encoder: SentenceEncoder, reranker: Reranker | None):
         # Without a name of its own, a model has the last part of its folder's or its package's.
@@ -213,6 +221,15 @@ def _add_routes(app: fastapi.FastAPI, service: Service) -> None:
         # Not in OpenAI's answer, which refuses such texts; its clients take further fields.
         usage |= {"truncated_texts": truncated} if truncated else {}
         return JSONResponse({"object": "list", "data": data, "model": service.name, "usage": usage})
+
+    @app.post("/v1/clusters")
+    async def clusters(form: ClustersForm) -> dict[str, Any]:
+        check_name(form)
+        if service.clusters is None:
+            raise HTTPException(404, "There are no clusters: start the server with --clusters.")
+        rows, _, _ = await service.embed(form.input)
+        labels = enumerate(service.clusters.label(rows))
+        return {"data": [{"index": place, **label._asdict()} for place, label in labels]}
 
     @app.post("/v1/rerank")
     @app.post("/v2/rerank")

@@ -27,6 +27,9 @@ class ServeOptions(CalibratedOptions):
         "Re-ranker for rerank requests: a run, a checkpoint or an ONNX export. Default: by cosine.",
         path="reads",
     )
+    clusters: str = option(
+        "", "Report of discover by this model, to label texts by its clusters.", path="reads"
+    )
     name: str = option("", "The model's name in requests. Default: the last part of `model`.")
     unit_norm: bool = option(False, "Scale embeddings to length 1, like OpenAI's.")
     host: str = option("127.0.0.1", "Address to listen on; 0.0.0.0 for all of this machine.")
@@ -99,6 +102,7 @@ def make_app(options: ServeOptions) -> "fastapi.FastAPI":
     """Loads the models, runs each once, and makes the application; raises InputError if there is no
     such model, or it cannot be used.
     """
+    from dcse_tf.discovery.clusters import Clusters
     from dcse_tf.encoder.sentence_encoder import SentenceEncoder
     from dcse_tf.reranker.reranker import Reranker
     from dcse_tf.serving.app import Service, create_app
@@ -114,5 +118,7 @@ def make_app(options: ServeOptions) -> "fastapi.FastAPI":
         made_from = {"`reranker`": reranker.fingerprint()}
         calibration = Calibration.read(options.calibration, made_from)
         service.none_below = calibration.threshold(options.false_accepts)
+    if options.clusters:
+        service.clusters = Clusters.load(options.clusters, service.encoder)
     keys = os.environ.get(KEY_VARIABLE, "").split()
     return create_app(service, keys, int(options.max_body_mb * 1e6))

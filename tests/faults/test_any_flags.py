@@ -22,6 +22,7 @@ NEEDED = {
     "compare": "--results=a.json,b.json",
     "merge": "--start=start --trained=run --output_dir=out",
     "calibrate": "--model=run --dialogues=a.jsonl --output=b.json",
+    "discover": "--model=run --input=a.tsv --output_dir=out",
     "explain": "--model=run --input=a.jsonl --output_dir=out",
     "search": "--model=run --corpus=a.txt",
     "serve": "--model=run",

@@ -21,6 +21,7 @@ import pytest
 from tiny_bert import build_backbone, save_checkpoint
 from tiny_reranker import save_reranker
 
+from dcse_tf.discovery.clusters import Clusters
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.reranker.reranker import Reranker
@@ -264,3 +265,17 @@ def test_an_address_that_is_taken():
         port = taken.getsockname()[1]
         with pytest.raises(InputError, match=f"`port`={port}: cannot listen there"):
             listen(ServeOptions(model="m", port=port))
+
+
+def test_texts_are_labelled_by_clusters(encoder):
+    service = Service(ServeOptions(model="m"), encoder, None)
+    body = {"input": ["where is my parcel", "thanks"]}
+    assert post(create_app(service, [], 10**6), "/v1/clusters", **body).status_code == 404
+    centres = encoder.encode(body["input"], normalize_embeddings=True)
+    found = [{"id": 7, "name": "a", "least_similarity": 0.99}]
+    found += [{"id": 9, "name": "b", "least_similarity": 1.01}]  # nothing is so near
+    service.clusters = Clusters(found, centres, encoder, 10)
+    first, second = post(create_app(service, [], 10**6), "/v1/clusters", **body).json()["data"]
+    assert (first["index"], first["cluster"], first["name"]) == (0, 7, "a")
+    assert first["similarity"] == pytest.approx(1, abs=1e-5)
+    assert (second["index"], second["cluster"]) == (1, None)

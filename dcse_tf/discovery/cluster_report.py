@@ -1,0 +1,179 @@
+"""What is told of each cluster, and the files of a report."""
+
+import collections
+import itertools
+import json
+import math
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jinja2
+import numpy as np
+
+from dcse_tf.discovery.clustering import place_in_plane
+from dcse_tf.discovery.clusters import CENTRES_FILE, CLUSTERS_FILE, RECORD_FILE, Followed
+from dcse_tf.evaluation.retrieval import write_retrieval_set
+from dcse_tf.files import write_record
+from dcse_tf.sets.retrieval_set import build_retrieval_set, sample_balanced
+
+_TYPICAL = 5  # sentences of a cluster
+_ANSWERS = 3
+_WORDS = 6
+_IN_NAME = 3
+_NEAREST = 200  # texts of a cluster that typical sentences and words are chosen from
+_SAME = 0.8  # the cosine above which a second typical sentence would say the same
+_LEFT_OUT = 1.0  # percent of a cluster's texts that are too far from its centre to be labelled
+_SENTENCES = 4000  # of the retrieval set
+
+
+class Answers(NamedTuple):
+    """What was answered to the turns of a cluster."""
+
+    texts: list[str]
+    counts: np.ndarray  # how often, int [texts]
+    rows: np.ndarray  # float32 [texts, dim], of length 1
+
+
+class Found(NamedTuple):
+    """Distinct texts, their clusters, and the turns that have them."""
+
+    texts: list[str]
+    counts: np.ndarray  # turns that have each text, int [texts]
+    rows: np.ndarray  # float32 [texts, dim], of length 1
+    labels: np.ndarray  # int [texts]
+    centres: np.ndarray  # float32 [clusters, dim], of length 1
+    similarity: np.ndarray  # the cosine with the own centre, float [texts]
+    sharpness: np.ndarray  # float [texts], see measure_sharpness
+    sessions: np.ndarray  # the session of each turn, int [turns]
+    turn_texts: np.ndarray  # which text each turn has, int [turns]
+    answers: list[Answers]  # of each cluster
+
+
+def describe_clusters(
+    found: Found, followed: Followed, split_words: Callable[[str], list[str]]
+) -> list[dict[str, Any]]:
+    """The lines of clusters.jsonl, one a cluster, the largest first."""
+    numbers, turns = followed.ids, int(found.counts.sum())
+    order = np.argsort(found.labels, kind="stable")
+    ends = np.searchsorted(found.labels[order], np.arange(len(numbers) + 1))
+    members = [order[begin:end] for begin, end in itertools.pairwise(ends)]
+    nearest = [
+        each[np.argsort(-found.similarity[each], kind="stable")][:_NEAREST] for each in members
+    ]
+    words = _find_words([[found.texts[place] for place in each] for each in nearest], split_words)
+    of_turns = found.labels[found.turn_texts]
+    pairs = np.unique(np.stack([of_turns, found.sessions]), axis=1)
+    sessions = np.bincount(pairs[0], minlength=len(numbers))
+    records = []
+    for place, (own, near) in enumerate(zip(members, nearest, strict=True)):
+        weights = found.counts[own]
+        texts, counts, rows = found.answers[place]
+        typical = _choose_typical(found.rows[near], found.counts[near], _TYPICAL)
+        given = _choose_typical(rows, counts, _ANSWERS)
+        record = {
+            "id": numbers[place],
+            "name": ", ".join(words[place][:_IN_NAME]) or found.texts[near[0]],
+            "turns": int(weights.sum()),
+            "of_turns": turns,
+            "share": round(100 * weights.sum() / turns, 2),
+            "sessions": int(sessions[place]),
+            "texts": len(own),
+            "sharpness": round(float(np.average(found.sharpness[own], weights=weights)), 3),
+            "words": words[place],
+            "typical": [
+                {"text": found.texts[near[n]], "turns": int(found.counts[near[n]])} for n in typical
+            ],
+            "answers": [{"text": texts[n], "turns": int(counts[n])} for n in given],
+            "least_similarity": float(np.percentile(found.similarity[own], _LEFT_OUT)) - 1e-6,
+        }
+        records.append(record | followed.changes[place])
+    return records
+
+
+def _find_words(
+    texts: Sequence[Sequence[str]], split_words: Callable[[str], list[str]]
+) -> list[list[str]]:
+    """For each cluster's texts the words that distinguish it: a word counts for the share of its
+    texts that have it, times the squared logarithm of how many times as many as over all clusters.
+    """
+    having = [
+        collections.Counter(word for text in each for word in {*split_words(text)})
+        for each in texts
+    ]
+    whole = sum(having, collections.Counter())
+    size = sum(map(len, texts))
+    found = []
+    for own, each in zip(having, texts, strict=True):
+        ratios = {
+            word: count / len(each) / (whole[word] / size)
+            for word, count in own.items()
+            if not word.isdigit()
+        }
+        scores = {
+            word: own[word] * math.log(ratio) ** 2
+            for word, ratio in ratios.items()
+            if ratio > 1 or len(texts) == 1
+        }
+        best = sorted(scores, key=lambda word: (-scores[word], word))
+        found.append(best[:_WORDS])
+    return found
+
+
+def _choose_typical(rows: np.ndarray, counts: np.ndarray, number: int) -> list[int]:
+    """Places of the texts that are most similar to all others, which count as often as they are
+    said; each unlike those before it.
+    """
+    chosen: list[int] = []
+    if len(rows):
+        cosines = rows @ rows.T
+        central = np.maximum(cosines, 0) @ counts
+        while len(chosen) < number and central.max() > 0:
+            chosen.append(int(central.argmax()))
+            central[cosines[chosen[-1]] > _SAME] = 0
+            central[chosen[-1]] = 0
+    return chosen
+
+
+def write_report(
+    folder: pathlib.Path,
+    found: Found,
+    records: Sequence[dict[str, Any]],
+    summary: dict[str, Any],
+    split_words: Callable[[str], list[str]],
+) -> None:
+    """Writes the files of a report. Its retrieval set has a balanced part of the texts, labelled by
+    the clusters, "ID NAME"; there is none if fewer than two clusters have two texts.
+    """
+    write_record(folder / RECORD_FILE, summary, sort_keys=False)
+    lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
+    (folder / CLUSTERS_FILE).write_text("".join(lines), encoding="utf-8")
+    np.save(folder / CENTRES_FILE, found.centres)
+    names = [f"{record['id']} {record['name']}" for record in records]
+    labelled = [(text, names[label]) for text, label in zip(found.texts, found.labels, strict=True)]
+    drawn, _ = sample_balanced(labelled, _SENTENCES, seed=0, min_label_sentences=2)
+    if len({label for _, label in drawn}) > 1:
+        write_retrieval_set(folder / "retrieval.txt", build_retrieval_set(drawn, split_words)[0])
+
+    largest = max(record["turns"] for record in records)
+    circles = [
+        {
+            "x": 400 + 360 * float(x),
+            "y": 260 + 225 * float(y),
+            "radius": 6 + 34 * math.sqrt(record["turns"] / largest),
+            # Sharp clusters are dark.
+            "shade": round(85 - 45 * max(0.0, min(1.0, 2 * record["sharpness"]))),
+            **record,
+        }
+        for (x, y), record in zip(place_in_plane(found.centres), records, strict=True)
+    ]
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("dcse_tf.discovery"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    template = environment.get_template("clusters.html.j2")
+    page = template.render(summary=summary, circles=circles)
+    (folder / "report.html").write_text(page, encoding="utf-8")

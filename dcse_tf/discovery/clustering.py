@@ -1,0 +1,152 @@
+"""Clusters of embeddings: Ward's tree of a part, cut where the clusters are sharp and come again,
+then k-means over all of them. Nothing is drawn at random: the result is a function of the rows and
+of their order.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import scipy
+
+from dcse_tf.encoder.backend import normalize
+from dcse_tf.errors import require
+from dcse_tf.progress import Progress
+
+_IN_TREE = 10_000  # rows: their distances are 400 MB, and 20 seconds
+_BLOCK = 65_536  # rows whose similarities to all centres are held at a time
+_ROUNDS = 5  # of k-means, whose first one moves most rows
+_MOST = 300  # clusters, unless more are asked for
+_HALVINGS = 3  # in which clusters have to come again
+_LEAST_ROWS = 8  # for each cluster, on average
+_STEP = 1.15  # between numbers of clusters that are compared
+
+
+def cluster(rows: np.ndarray, number: int = 0, counts: np.ndarray | None = None) -> np.ndarray:
+    """Puts rows in clusters of rows that point in similar directions.
+
+    A tree by Ward's criterion is built over the first 10,000 rows, which should therefore be in no
+    particular order, and is cut into `number` clusters. Their centres are moved by rounds of
+    spherical k-means over all rows.
+
+    Args:
+        rows: float32 `[n, dim]`, each of length 1.
+        number: of clusters, at most n; 0 for `choose_number`.
+        counts: how often each row occurs, which changes the order of the clusters alone.
+
+    Returns:
+        The cluster of each row, int `[n]`: 0 to the number of clusters - 1, the largest first.
+    """
+    part = rows[:_IN_TREE]
+    tree = _build_tree(part)
+    labels = _nearest(rows, _cut(part, tree, number or choose_number(part, tree)))
+    for _ in range(_ROUNDS):
+        moved = _nearest(rows, find_centres(rows, labels))
+        if np.array_equal(moved, labels):
+            break
+        labels = moved
+    return np.argsort(np.argsort(-np.bincount(labels, counts), kind="stable"))[labels]
+
+
+def find_centres(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """The mean direction of each cluster's rows, float32 `[clusters, dim]`, of length 1."""
+    return normalize(_add_up(rows, labels)).astype(np.float32)
+
+
+def _add_up(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    places = (labels, np.arange(len(rows)))
+    members = scipy.sparse.csr_matrix((np.ones(len(rows), np.float32), places))
+    return np.asarray(members @ rows)
+
+
+def _nearest(rows: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    """The nearest centre of each row, counted without those that are nearest to none."""
+    found = [(rows[block] @ centres.T).argmax(axis=1) for block in _blocks(len(rows))]
+    return np.unique(np.concatenate(found), return_inverse=True)[1]
+
+
+def _blocks(size: int) -> Iterator[slice]:
+    return (slice(start, start + _BLOCK) for start in range(0, size, _BLOCK))
+
+
+def measure_sharpness(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """How much nearer each row is to its own cluster than to the next, float `[n]`, -1 to 1.
+
+    With a and b the distances (1 - cosine) to the centre of its own cluster without the row itself
+    and to the nearest other centre, that is (b - a) / max(a, b): the silhouette of Rousseeuw (1987)
+    by centres. It is 0 for the only row of a cluster, and where there is one cluster.
+    """
+    sums, sizes = _add_up(rows, labels), np.bincount(labels)
+    centres = normalize(sums).astype(np.float32)
+    sharpness = np.zeros(len(rows))
+    if len(centres) == 1:
+        return sharpness
+    for block in _blocks(len(rows)):
+        part, own = rows[block], labels[block]
+        cosines = part @ centres.T
+        rest = normalize(sums[own] - part)
+        a = 1 - np.einsum("nd,nd->n", rest, part)
+        cosines[np.arange(len(part)), own] = -np.inf
+        b = 1 - cosines.max(axis=1)
+        found = (b - a) / np.maximum(np.maximum(a, b), 1e-9)
+        sharpness[block] = np.where(sizes[own] > 1, found, 0.0)
+    return sharpness
+
+
+def _build_tree(rows: np.ndarray) -> np.ndarray:
+    """Ward's merges of rows, as SciPy's `fcluster` takes them; none of a single row."""
+    return scipy.cluster.hierarchy.linkage(rows, "ward") if len(rows) > 1 else np.empty((0, 4))
+
+
+def _cut(rows: np.ndarray, tree: np.ndarray, number: int) -> np.ndarray:
+    """The centres of the tree's clusters after rounds of k-means, `[number or fewer, dim]`."""
+    labels = np.zeros(len(rows), int)
+    if len(tree):
+        labels = scipy.cluster.hierarchy.fcluster(tree, number, "maxclust") - 1
+    for _ in range(_ROUNDS):
+        labels = _nearest(rows, find_centres(rows, labels))
+    return find_centres(rows, labels)
+
+
+def choose_number(rows: np.ndarray, tree: np.ndarray) -> int:
+    """The number of clusters that are sharp and come again, among numbers 15% apart.
+
+    Their mean sharpness is multiplied by how well the clusters of two halves of the rows agree:
+    both halves' centres divide all rows, and the divisions' adjusted mutual information is taken,
+    in the mean over several halvings. The former alone is highest for very many clusters of near
+    copies, the latter for very few; two clusters also count for half, three for two thirds.
+    """
+    metrics = require("sklearn.metrics", "discover", "choosing the number of clusters")
+    tried = np.unique(np.round(2 * _STEP ** np.arange(100)).astype(int))
+    tried = tried[tried <= min(_MOST, len(rows) // _LEAST_ROWS)]
+    # Every other row, every other two, every other four.
+    sides = [np.arange(len(rows)) >> shift & 1 for shift in range(_HALVINGS)]
+    parts = [[rows[side == half] for half in range(2)] for side in sides]
+    halvings = [[(part, _build_tree(part)) for part in halves] for halves in parts]
+    scores = {1: 0.0}
+    with Progress("numbers of clusters", len(tried)) as progress:
+        for done, number in enumerate(tried.tolist(), start=1):
+            sharpness = measure_sharpness(rows, _nearest(rows, _cut(rows, tree, number)))
+            agreements = [
+                metrics.adjusted_mutual_info_score(
+                    *(_nearest(rows, _cut(*half, number)) for half in halves)
+                )
+                for halves in halvings
+            ]
+            few = 1 / number  # the fewer, the less they say
+            scores[number] = float(sharpness.mean() * np.mean(agreements)) * (1 - few)
+            progress.update(done)
+    return max(scores, key=scores.__getitem__)
+
+
+def place_in_plane(centres: np.ndarray) -> np.ndarray:
+    """Places for a map on which similar clusters are near, float `[clusters, 2]`, -1 to 1: t-SNE
+    (van der Maaten and Hinton 2008); of up to three clusters, on a line.
+    """
+    count = len(centres)
+    if count < 4:
+        return np.stack([np.linspace(-1, 1, count), np.zeros(count)], axis=1)
+    manifold = require("sklearn.manifold", "discover", "the map of clusters")
+    settings = {"metric": "cosine", "init": "random", "random_state": 0}
+    places = manifold.TSNE(perplexity=min(30, (count - 1) / 3), **settings).fit_transform(centres)
+    places -= places.mean(axis=0)
+    return places / np.abs(places).max()

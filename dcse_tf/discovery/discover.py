@@ -1,0 +1,250 @@
+"""The discover job: what is said in dialogues without a label, how often, and what was answered."""
+
+import array
+import collections
+import pathlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from absl import logging
+
+from dcse_tf.bert.encoder_options import ModelOptions
+from dcse_tf.data.corpus import CorpusOptions, describe_dropped, read_sessions
+from dcse_tf.data.dialogue import fold_spaces, make_splitter
+from dcse_tf.discovery.cluster_report import Answers, Found, describe_clusters, write_report
+from dcse_tf.discovery.clustering import cluster, find_centres, measure_sharpness
+from dcse_tf.discovery.clusters import Clusters, Followed, follow
+from dcse_tf.encoder.backend import normalize
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
+from dcse_tf.errors import InputError, require
+from dcse_tf.files import atomic_directory, hash_number
+from dcse_tf.options import option
+from dcse_tf.progress import Progress
+
+_CUSTOMERS = {"customer", "user", "client", "human", "visitor"}
+_TEXTS_AT_A_TIME = 8192
+_ANSWERS = 100  # distinct ones of a cluster that its typical answers are chosen from
+
+
+class DiscoverOptions(CorpusOptions, ModelOptions):
+    """Groups what the speakers of a role say by its meaning."""
+
+    role: str = option(
+        "",
+        "Whose turns. Default: customer, user, client, human or visitor, if there is one of them, "
+        "or else who begins most dialogues.",
+    )
+    turns: str = option(
+        "first",
+        "The role's first turn of each dialogue, its request, or all its turns.",
+        choices=("first", "all"),
+    )
+    min_words: int = option(
+        3, "Pass over turns with fewer words: 'good morning' asks for nothing.", minimum=1
+    )
+    context_share: float = option(
+        0.0,
+        "Add this times the mean embedding of the turns before and after a turn to its own.",
+        minimum=0.0,
+        maximum=1.0,
+    )
+    clusters: int = option(0, "Number of clusters. 0: chosen by the data.", minimum=0)
+    previous: str = option(
+        "",
+        "Report of earlier dialogues by the same encoder, whose clusters keep their numbers.",
+        path="reads",
+    )
+    output_dir: str = option(
+        "",
+        "Folder for report.html, clusters.jsonl, turns.tsv, retrieval.txt and what predicting "
+        "needs.",
+        required=True,
+        path="writes",
+    )
+    overwrite: bool = option(False, "Replace `output_dir` if it exists.")
+
+
+class _Turns(NamedTuple):
+    """All turns of a corpus as numbers, int `[turns]`, and what they stand for."""
+
+    sessions: np.ndarray
+    roles: np.ndarray
+    texts: np.ndarray
+    session_ids: list[str]
+    role_names: list[str]
+    distinct: list[str]  # the texts, whatever their case
+    left_out: dict[str, int]
+
+
+def discover(config: DiscoverOptions) -> list[dict[str, Any]]:
+    """Writes the report, and returns its clusters, see `dcse_tf.discover`."""
+    require("sklearn", "discover", "discover")  # before anything long is done
+    encoder = SentenceEncoder.from_options(config)
+    previous = Clusters.load(config.previous, encoder) if config.previous else None
+    with atomic_directory(pathlib.Path(config.output_dir), config.overwrite) as folder:
+        turns = _read_turns(config)
+        role, chosen = _choose_turns(config, turns)
+        # Distinct texts of the chosen turns, by a hash: in no order that the corpus has.
+        used, counts = np.unique(turns.texts[chosen], return_counts=True)
+        order = np.argsort([hash_number(turns.distinct[text].casefold()) for text in used])
+        used, counts = used[order], counts[order]
+        if config.clusters > len(used):
+            config.refuse("clusters", f"there are only {len(used)} distinct texts")
+        logging.info("%d turns of %s, %d distinct texts", len(chosen), role, len(used))
+        place_of = np.zeros(len(turns.distinct), int)
+        place_of[used] = np.arange(len(used))
+        places = place_of[turns.texts[chosen]]
+        texts = [turns.distinct[text] for text in used]
+        keys = rows = _embed(encoder, texts)
+        if config.context_share:
+            around = _embed_around(encoder, turns, chosen, places)
+            keys = normalize(rows + config.context_share * around).astype(np.float32)
+        labels = cluster(keys, config.clusters, counts)
+        centres, sharpness = find_centres(rows, labels), measure_sharpness(keys, labels)
+        similarity = np.einsum("nd,nd->n", rows, centres[labels])
+        answers = _find_answers(encoder, turns, chosen, labels[places])
+        found = Found(
+            *(texts, counts, rows, labels, centres, similarity, sharpness),
+            *(turns.sessions[chosen], places, answers),
+        )
+        followed = Followed.nothing(len(centres))
+        if previous:
+            followed = follow(previous, rows, counts, labels)
+        records = describe_clusters(found, followed, make_splitter("auto"))
+        summary = {
+            "model": encoder.fingerprint(),
+            "role": role,
+            "turns": len(chosen),
+            "sessions": len(np.unique(found.sessions)),
+            "texts": len(texts),
+            "clusters": len(records),
+            "sharpness": round(float(np.average(sharpness, weights=counts)), 3),
+            "left_out": turns.left_out,
+            "gone": followed.gone,
+            "next_id": followed.next_id,
+            "settings": config.to_dict(),
+        }
+        write_report(folder, found, records, summary, make_splitter("auto"))
+        _write_turns(folder / "turns.tsv", turns, chosen, found, followed.ids)
+    return records
+
+
+def _read_turns(config: DiscoverOptions) -> _Turns:
+    bad_lines = config.count_bad_lines()
+    dropped = collections.Counter(short_sessions=0, empty_utterances=0)
+    numbers = tuple(array.array("q") for _ in range(3))
+    session_ids: list[str] = []
+    roles: dict[str, int] = {}
+    known: dict[str, int] = {}
+    distinct: list[str] = []
+    for session in read_sessions(config, bad_lines, dropped):
+        if len(session.turns) < config.min_turns:
+            dropped["short_sessions"] += 1
+            continue
+        for turn in session.turns:
+            text = known.setdefault(turn.text.casefold(), len(distinct))
+            if text == len(distinct):
+                distinct.append(turn.text)
+            row = (len(session_ids), roles.setdefault(turn.role, len(roles)), text)
+            for column, number in zip(numbers, row, strict=True):
+                column.append(number)
+        session_ids.append(fold_spaces(session.session_id))
+    if not session_ids:
+        raise InputError(
+            f"`input`={','.join(config.input)}: no session of at least {config.min_turns} turns "
+            f"({describe_dropped(dropped, bad_lines.count)})"
+        )
+    left_out = {**dropped, "bad_lines": bad_lines.count}
+    sessions, speakers, texts = (np.array(column, np.int64) for column in numbers)
+    return _Turns(sessions, speakers, texts, session_ids, list(roles), distinct, left_out)
+
+
+def _choose_turns(config: DiscoverOptions, turns: _Turns) -> tuple[str, np.ndarray]:
+    """The role, and the places of its turns that are clustered; counts what is left out."""
+    names = turns.role_names
+    begins = np.flatnonzero(np.diff(turns.sessions, prepend=-1))
+    begun = np.bincount(turns.roles[begins], minlength=len(names))
+    customers = np.array([name.casefold() in _CUSTOMERS for name in names])
+    role = config.role or names[int(np.lexsort((begun, customers))[-1])]
+    if role not in names:
+        config.refuse("role", f"expected one of {', '.join(map(repr, names[:20]))}")
+    own = np.flatnonzero(turns.roles == names.index(role))
+    split, long = make_splitter("auto"), np.zeros(len(turns.distinct), bool)
+    for text in np.unique(turns.texts[own]).tolist():
+        long[text] = len(split(turns.distinct[text])) >= config.min_words
+    chosen = own[long[turns.texts[own]]]
+    if not len(chosen):
+        config.refuse("min_words", f"each of the {len(own)} turns of {role!r} has fewer")
+    if config.turns == "all":
+        turns.left_out["turns_of_few_words"] = len(own) - len(chosen)
+    else:
+        chosen = chosen[np.unique(turns.sessions[chosen], return_index=True)[1]]
+        turns.left_out["sessions_without_such_a_turn"] = len(begins) - len(chosen)
+    return role, chosen
+
+
+def _embed(encoder: SentenceEncoder, texts: list[str]) -> np.ndarray:
+    """Embeddings of length 1, float32 `[texts, dim]`."""
+    rows, truncated = np.empty((len(texts), encoder.dim), np.float32), 0
+    with Progress("texts", len(texts)) as progress:
+        for start in range(0, len(texts), _TEXTS_AT_A_TIME):
+            part = texts[start : start + _TEXTS_AT_A_TIME]
+            found, cut, _ = encoder.encode_and_mark(part, normalize_embeddings=True)
+            rows[start : start + len(part)] = found
+            truncated += int(cut.sum())
+            progress.update(start + len(part))
+    encoder.warn_of_truncated(truncated, "texts")
+    if not np.isfinite(rows).all():
+        raise InputError("an embedding is not finite: the encoder has diverged")
+    return rows
+
+
+def _embed_around(
+    encoder: SentenceEncoder, turns: _Turns, chosen: np.ndarray, places: np.ndarray
+) -> np.ndarray:
+    """The mean embedding of the turns before and after each text's turns, `[texts, dim]`."""
+    total = np.zeros((places.max() + 1, encoder.dim), np.float32)
+    number = np.zeros((len(total), 1), np.float32)
+    for offset in (-1, 1):
+        there = np.clip(chosen + offset, 0, len(turns.texts) - 1)
+        inside = (there != chosen) & (turns.sessions[there] == turns.sessions[chosen])
+        texts, which = np.unique(turns.texts[there[inside]], return_inverse=True)
+        rows = _embed(encoder, [turns.distinct[text] for text in texts])
+        np.add.at(total, places[inside], rows[which])
+        np.add.at(number, places[inside], 1.0)
+    return total / np.maximum(number, 1.0)
+
+
+def _find_answers(
+    encoder: SentenceEncoder, turns: _Turns, chosen: np.ndarray, labels: np.ndarray
+) -> list[Answers]:
+    """The answers given most to the turns of each cluster: the next turns, of other speakers."""
+    after = np.minimum(chosen + 1, len(turns.texts) - 1)
+    answered = turns.sessions[after] == turns.sessions[chosen]
+    answered &= turns.roles[after] != turns.roles[chosen]
+    pairs = np.stack([labels[answered], turns.texts[after[answered]]])
+    (owners, texts), counts = np.unique(pairs, axis=1, return_counts=True)
+    order = np.lexsort([-counts, owners])
+    kept = [order[owners[order] == each][:_ANSWERS] for each in range(labels.max() + 1)]
+    distinct, which = np.unique(texts[np.concatenate(kept)], return_inverse=True)
+    said = [turns.distinct[text] for text in distinct]
+    rows = _embed(encoder, said)
+    parts = np.split(which, np.cumsum([len(each) for each in kept])[:-1])
+    return [
+        Answers([said[place] for place in part], counts[mine], rows[part])
+        for part, mine in zip(parts, kept, strict=True)
+    ]
+
+
+def _write_turns(
+    path: pathlib.Path, turns: _Turns, chosen: np.ndarray, found: Found, ids: Sequence[int]
+) -> None:
+    begins = np.searchsorted(turns.sessions, found.sessions)
+    with path.open("w", encoding="utf-8") as file:
+        file.write("session\tturn\tcluster\tsimilarity\ttext\n")
+        for place, text, begin in zip(chosen, found.turn_texts, begins, strict=True):
+            session, number = turns.session_ids[turns.sessions[place]], ids[found.labels[text]]
+            similarity = f"{found.similarity[text]:.4f}"
+            cells = (session, place - begin, number, similarity, found.texts[text])
+            file.write("\t".join(map(str, cells)) + "\n")

@@ -1,0 +1,230 @@
+"""`dcse discover` on dialogues about four things, by vectors of words."""
+
+import json
+
+import numpy as np
+import pytest
+
+import dcse_tf
+from dcse_tf.cli.commands import main
+from dcse_tf.evaluation.retrieval import read_retrieval_set
+
+# Requests about a thing are the vector of its own word and a little of the others'.
+THINGS = {"parcel": "It is on its way", "refund": "We pay it back", "invoice": "It is in your mail"}
+VERBS = ["want", "need", "seek", "miss", "lost", "like", "have", "found", "await", "expect"]
+
+
+def make_dialogues(counts, things=THINGS, name="d"):
+    """`counts[thing]` dialogues about each thing: the request is the customer's second turn."""
+    dialogues = []
+    for thing, count in counts.items():
+        for number in range(count):
+            verb = VERBS[number % len(VERBS)]
+            turns = [
+                ("customer", "hello there"),
+                ("agent", "Good morning"),
+                ("customer", f"I {verb} my {thing}"),
+                ("agent", things[thing]),
+                ("customer", f"I {verb} my thanks"),
+            ]
+            dialogues.append(
+                {
+                    "session_id": f"{name} {thing}-{number}",
+                    "turns": [{"role": role, "text": text} for role, text in turns],
+                }
+            )
+    return dialogues
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    words = [*THINGS, "thanks", "tea", "i", "my", "hello", "there", "it", "is", *VERBS]
+    vectors = np.eye(len(words))
+    vectors[words.index("i") :] *= 0.3
+    content = dict(zip(words, vectors.tolist(), strict=True))
+    (folder / "words.json").write_text(json.dumps(content))
+    flags = ("--kind=word_vectors", f"--word_vectors={folder}/words.json")
+    main(["fit_baseline", *flags, f"--output_dir={folder}/model"])
+    return folder / "model"
+
+
+def discover(model, folder, dialogues, *flags, output="report"):
+    lines = [json.dumps(dialogue) + "\n" for dialogue in dialogues]
+    (folder / "in.jsonl").write_text("".join(lines))
+    given = (f"--model={model}", "--format=jsonl", f"--input={folder}/in.jsonl")
+    main(["discover", *given, f"--output_dir={folder}/{output}", "--min_words=4", *flags])
+    report = folder / output
+    records = [json.loads(line) for line in (report / "clusters.jsonl").read_text().splitlines()]
+    return report, {record["name"].split(",")[0]: record for record in records}
+
+
+COUNTS = {"refund": 30, "parcel": 25, "invoice": 20}
+
+
+@pytest.fixture(scope="module")
+def report(model, tmp_path_factory):
+    # Ten wordings of each request; one is spelt otherwise once.
+    dialogues = make_dialogues(COUNTS)
+    dialogues[0]["turns"][2]["text"] = "I  WANT my refund"
+    dialogues.append(
+        {"session_id": "short", "turns": make_dialogues({"refund": 1})[0]["turns"][:2]}
+    )
+    return discover(model, tmp_path_factory.mktemp("discover"), dialogues)
+
+
+def test_requests_are_counted_and_answered(report):
+    folder, found = report
+    assert {name: found[name]["turns"] for name in found} == COUNTS
+    assert [record["id"] for record in found.values()] == [1, 2, 3]  # the largest first
+    assert list(found) == ["refund", "parcel", "invoice"]
+    for thing, record in found.items():
+        assert record["texts"] == len(VERBS)
+        assert record["sessions"] == COUNTS[thing]
+        assert record["answers"] == [{"text": THINGS[thing], "turns": COUNTS[thing]}]
+        assert all(thing in each["text"] for each in record["typical"])
+        assert record["sharpness"] > 0.5
+    summary = json.loads((folder / "report.json").read_text())
+    assert (summary["role"], summary["turns"], summary["clusters"]) == ("customer", 75, 3)
+    assert summary["left_out"]["sessions_without_such_a_turn"] == 1
+
+
+def test_every_turn_has_a_line(report):
+    folder, found = report
+    header, *rows = [line.split("\t") for line in (folder / "turns.tsv").read_text().splitlines()]
+    assert header == ["session", "turn", "cluster", "similarity", "text"]
+    assert len(rows) == 75
+    assert {row[1] for row in rows} == {"2"}
+    assert all(row[2] == str(found[row[4].split()[-1]]["id"]) for row in rows)
+
+
+def test_the_page_and_the_retrieval_set(report):
+    folder, found = report
+    page = (folder / "report.html").read_text()
+    assert page.count("<section") == page.count("<circle") == 3
+    assert all(f'href="#c{record["id"]}"' in page for record in found.values())
+    made = read_retrieval_set(folder / "retrieval.txt")
+    assert len(made.sentences) == 3 * len(VERBS)
+    assert {intent.split(",")[0] for intent in made.intents} == {
+        "1 refund",
+        "2 parcel",
+        "3 invoice",
+    }
+
+
+def test_new_texts_are_labelled_or_not(report, model):
+    clusters = dcse_tf.Clusters.load(report[0])
+    texts = ["i expect my parcel", "i want my tea", "i seek my refund"]
+    labels = clusters.predict(texts)
+    assert [label.cluster for label in labels] == [2, None, 1]
+    assert labels[0].name.startswith("parcel")
+    for label, text in zip(labels, texts, strict=True):
+        (row,) = dcse_tf.SentenceEncoder.load(model).encode([text], normalize_embeddings=True)
+        centres = np.load(report[0] / "centres.npy")
+        assert label.similarity == pytest.approx((centres @ row).max(), abs=1e-6)
+
+
+def test_the_same_input_gives_the_same_bytes(report, model, tmp_path):
+    dialogues = make_dialogues(COUNTS)
+    first, _ = discover(model, tmp_path, dialogues, output="a")
+    second, _ = discover(model, tmp_path, dialogues, output="b")
+    for name in ("clusters.jsonl", "turns.tsv", "report.html", "centres.npy", "retrieval.txt"):
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+
+
+def test_all_turns(model, tmp_path):
+    flags = ("--turns=all", "--clusters=4")
+    _, found = discover(model, tmp_path, make_dialogues(COUNTS), *flags)
+    assert {name: record["turns"] for name, record in found.items()} == COUNTS | {"thanks": 75}
+    assert found["thanks"]["answers"] == []
+
+
+def test_the_turns_around_tell_what_is_meant(model, tmp_path):
+    """The requests differ in unknown words alone; the answers are about three things."""
+    dialogues = make_dialogues(COUNTS, {thing: f"the {thing}" for thing in THINGS})
+    for number, dialogue in enumerate(dialogues):
+        dialogue["turns"][2]["text"] = f"I want my {dialogue['turns'][3]['text'][-2:]}{number}"
+    _, found = discover(
+        model, tmp_path, dialogues, "--context_share=1", "--clusters=3", output="with"
+    )
+    assert sorted(record["turns"] for record in found.values()) == [20, 25, 30]
+    assert all(len(record["answers"]) == 1 for record in found.values())
+
+
+def test_clusters_keep_their_numbers(report, model, tmp_path):
+    """The refund of "tea" and the invoices come and go; parcels are twice as frequent."""
+    things = THINGS | {"tea": "A cup of it"}
+    dialogues = make_dialogues({"parcel": 60, "refund": 20, "tea": 20}, things)
+    flags = (f"--previous={report[0]}", "--clusters=3")
+    folder, found = discover(model, tmp_path, dialogues, *flags)
+    assert (found["parcel"]["id"], found["parcel"]["change"]) == (
+        report[1]["parcel"]["id"],
+        "grown",
+    )
+    assert found["parcel"]["share_before"] == pytest.approx(33.33)
+    assert (found["refund"]["id"], found["refund"]["change"]) == (1, "shrunk")
+    assert (found["tea"]["id"], found["tea"]["change"]) == (4, "new")
+    gone = json.loads((folder / "report.json").read_text())["gone"]
+    assert [each["id"] for each in gone] == [3]
+    assert "Gone since" in (folder / "report.html").read_text()
+
+    # Merged, and split again. Numbers of clusters that have gone are not used again.
+    _, merged = discover(
+        *(model, tmp_path, make_dialogues(COUNTS), f"--previous={report[0]}", "--clusters=1"),
+        output="merged",
+    )
+    (one,) = merged.values()
+    assert (one["id"], one["change"], one["from"]) == (1, "merged", [1, 2, 3])
+    _, split = discover(
+        *(model, tmp_path, make_dialogues(COUNTS), f"--previous={tmp_path}/merged", "--clusters=3"),
+        output="split",
+    )
+    assert {r["change"] for r in split.values()} == {"shrunk", "split"}
+    assert sorted(r["id"] for r in split.values()) == [1, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--role=nobody"], r"--role='?nobody'?: expected one of 'customer', 'agent'"),
+        (["--clusters=31"], r"--clusters=31: there are only 30 distinct texts"),
+        (["--min_words=9"], r"--min_words=9: each of the 225 turns of 'customer' has fewer"),
+        (["--previous=."], r"report.json"),
+        (["--min_turns=9"], r"no session of at least 9 turns"),
+    ],
+)
+def test_what_cannot_be_used_is_named(model, tmp_path, flags, message):
+    with pytest.raises(SystemExit, match=message):
+        discover(model, tmp_path, make_dialogues(COUNTS), *flags)
+    assert not (tmp_path / "report").exists()
+
+
+def test_a_report_of_another_encoder_is_refused(report, model, tmp_path):
+    words = json.loads((model.parent / "words.json").read_text())
+    (tmp_path / "words.json").write_text(json.dumps(words | {"tea": words["parcel"]}))
+    flags = ("--kind=word_vectors", f"--word_vectors={tmp_path}/words.json")
+    main(["fit_baseline", *flags, f"--output_dir={tmp_path}/other"])
+    with pytest.raises(SystemExit, match=r"was made with another encoder"):
+        discover(tmp_path / "other", tmp_path, make_dialogues(COUNTS), f"--previous={report[0]}")
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_one_session_and_equal_texts(model, tmp_path, count):
+    dialogues = [make_dialogues({"parcel": 1}, name=f"d{n}")[0] for n in range(count)]
+    folder, found = discover(model, tmp_path, dialogues)
+    assert [record["turns"] for record in found.values()] == [count]
+    assert not (folder / "retrieval.txt").exists()
+
+
+def test_from_python(model, tmp_path):
+    lines = [json.dumps(dialogue) + "\n" for dialogue in make_dialogues(COUNTS)]
+    (tmp_path / "in.jsonl").write_text("".join(lines))
+    table = dcse_tf.discover(
+        model=model,
+        format="jsonl",
+        input=tmp_path / "in.jsonl",
+        output_dir=tmp_path / "report",
+        min_words=4,
+    )
+    records = table if isinstance(table, list) else table.to_dict("records")
+    assert [record["turns"] for record in records] == [30, 25, 20]
