@@ -15,12 +15,11 @@ same command reuses finished runs and resumes interrupted ones; flags may be giv
 
 import argparse
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import report
 import runs
-from runs import LAST_STEP, ExperimentError, Plan
+from runs import LAST_STEP, Corpus
 
 VOCABULARY = "6000"  # entries, where it is trained on the corpus
 _SESSIONS = ("--batch_form=unique", "--global_batch_size=20")
@@ -29,23 +28,14 @@ _FROM_RANDOM = ("--learning_rate=1e-4", "--freeze_layers=0", "--nofreeze_embeddi
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """How a model is made.
+    """How a model is made."""
 
-    Attributes:
-        title: the paper's name of the model, or ours beyond the paper.
-        train: flags of `train`; empty for no training.
-        small: further flags of `train` in size small.
-        fit: --kind of `fit_baseline`; "" for no fit.
-        pooling: the pooling of the sentence embedding.
-        adapted: whether it starts from the adapted encoder instead of the original.
-    """
-
-    title: str
-    train: tuple[str, ...] = ()
-    small: tuple[str, ...] = _SESSIONS
-    fit: str = ""
-    pooling: str = "mean"
-    adapted: bool = True
+    title: str  # the paper's name of the model, or ours beyond the paper
+    train: tuple[str, ...] = ()  # flags of `train`; none for no training
+    small: tuple[str, ...] = _SESSIONS  # further flags of `train` in size small
+    fit: str = ""  # --kind of `fit_baseline`; "" for no fit
+    pooling: str = "mean"  # of the sentence embedding
+    adapted: bool = True  # whether it starts from the adapted encoder instead of the original
 
     @property
     def seeded(self) -> bool:
@@ -99,38 +89,17 @@ TABLE_2 = {
     "dialogue_cse_i2": ((82.36, 91.40, 90.45), (81.22, 68.02, 79.52), (83.94, 69.32, 81.20)),
 }
 _CORPORA = ("mdc", "jddc", "ecd")
-# Tables 3 and 4: value -> corpus -> (correlation, MAP).
-TABLE_3 = {
-    0.05: {"jddc": (80.05, 67.19), "ecd": (82.24, 67.98)},
-    0.1: {"jddc": (81.22, 68.02), "ecd": (83.94, 69.32)},
-    0.2: {"jddc": (80.82, 67.55), "ecd": (84.24, 69.63)},
-    0.5: {"jddc": (79.85, 68.63), "ecd": (83.76, 69.11)},
-}
-TABLE_4 = {
-    1: {"jddc": (80.60, 67.48), "ecd": (82.55, 68.56)},
-    4: {"jddc": (80.85, 67.69), "ecd": (83.14, 68.87)},
-    9: {"jddc": (81.22, 68.02), "ecd": (83.94, 69.32)},
-    19: {"jddc": (81.56, 68.63), "ecd": (84.12, 69.56)},
-}
 
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """A setting that is varied over several values in some rows.
+    """A setting that is varied over several values in some rows."""
 
-    Attributes:
-        title: what the table or figure shows.
-        flag: the flag of `train`; "" if the share of the dialogues is varied.
-        values: the values.
-        rows: the rows.
-        paper: value -> corpus -> the paper's (correlation, MAP) of DialogueCSE I2.
-    """
-
-    title: str
-    flag: str
-    values: tuple[float, ...]
+    title: str  # what the table or figure shows
+    flag: str  # the flag of `train`; "" if the share of the dialogues is varied
     rows: tuple[str, ...]
-    paper: dict[Any, dict[str, tuple[float, float]]] = dataclasses.field(default_factory=dict)
+    # Value -> corpus -> the paper's (correlation, MAP) of DialogueCSE I2, where it tells them.
+    values: Mapping[float, Mapping[str, tuple[float, float]]]
 
 
 _WITH_CONTEXT = ("dialogue_cse_i2", "siamese_multi", "recommended")
@@ -138,156 +107,146 @@ SWEEPS = {
     "table3": Sweep(
         "Table 3: the temperature of the contrastive loss",
         "temperature",
-        (0.05, 0.1, 0.2, 0.5),
         ("dialogue_cse_i2", "recommended"),
-        TABLE_3,
+        {
+            0.05: {"jddc": (80.05, 67.19), "ecd": (82.24, 67.98)},
+            0.1: {"jddc": (81.22, 68.02), "ecd": (83.94, 69.32)},
+            0.2: {"jddc": (80.82, 67.55), "ecd": (84.24, 69.63)},
+            0.5: {"jddc": (79.85, 68.63), "ecd": (83.76, 69.11)},
+        },
     ),
     "table4": Sweep(
         "Table 4: the negatives of a positive",
         "negatives",
-        (1, 4, 9, 19),
         ("dialogue_cse_i2", "recommended"),
-        TABLE_4,
+        {
+            1: {"jddc": (80.60, 67.48), "ecd": (82.55, 68.56)},
+            4: {"jddc": (80.85, 67.69), "ecd": (83.14, 68.87)},
+            9: {"jddc": (81.22, 68.02), "ecd": (83.94, 69.32)},
+            19: {"jddc": (81.56, 68.63), "ecd": (84.12, 69.56)},
+        },
     ),
     # In the paper both scores rise up to about 3 turns and then fall.
     "figure2": Sweep(
-        "Figure 2: context turns on each side", "context_turns", (1, 2, 3, 4, 5, 6), _WITH_CONTEXT
+        "Figure 2: context turns on each side",
+        "context_turns",
+        _WITH_CONTEXT,
+        {turns: {} for turns in (1, 2, 3, 4, 5, 6)},
     ),
     # In the paper the gap to SiameseBERT_M grows as the dialogues get fewer.
     "figure3": Sweep(
         "Figure 3: the share of the dialogues trained on",
         "",
-        (0.05, 0.1, 0.25, 0.5, 1.0),
         _WITH_CONTEXT,
+        {share: {} for share in (0.05, 0.1, 0.25, 0.5, 1.0)},
     ),
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Corpus:
-    """A corpus as given by --corpus.
+class Experiment(report.Experiment):
+    """The runs of one of the tables and figures, and their results."""
 
-    Attributes:
-        name: used in folders; the paper's figures are shown for mdc, jddc and ecd.
-        train: "FORMAT:FILE,FILE", all that is trained on.
-        retrieval: the file of semantic retrieval.
-        sts: the file of dialogue STS; "" for none.
-    """
+    def __init__(self, options: argparse.Namespace):
+        super().__init__(options)
+        self._sweep = SWEEPS.get(options.name)
+        self._half = "choose" if self._sweep else "report"
 
-    name: str
-    train: str
-    retrieval: str
-    sts: str = ""
+    def make_tables(self) -> list[report.Table]:
+        options, sweep = self.options, self._sweep
+        rows, tables = choose_rows(options), []
+        for corpus in runs.read_corpora(options, 3, runs.read_files):
+            lines = []
+            for name, row in rows.items():
+                for value in sweep.values if sweep else (None,):
+                    seeds = options.seeds if row.seeded else [0]
+                    paths = [self._add_scores(corpus, name, row, seed, value) for seed in seeds]
+                    label = row.title if value is None else f"{row.title}, {value:g}"
+                    paper = find_paper(options.name, name, corpus.name, value)
+                    lines.append(report.Line(label, self.read_seeds(paths), paper, value))
+            bases = (ROWS["recommended"].title,) if not sweep else ()
+            tables.append(report.Table(corpus.name.upper(), corpus.sets, lines, bases))
+        return tables
 
-
-class Rows:
-    """Adds the runs of rows to a plan.
-
-    Args:
-        plan: the plan.
-        options: the command line.
-    """
-
-    def __init__(self, plan: Plan, options: argparse.Namespace):
-        self._plan, self._options = plan, options
-        self._flags = runs.read_job_flags(options.train_flags)
-
-    def add_scores(
-        self, corpus: Corpus, name: str, row: Row, seed: int, half: str, flag: str = "", share=1.0
+    def _add_scores(
+        self, corpus: Corpus, name: str, row: Row, seed: int, value: float | None
     ) -> str:
-        """Adds the evaluation of a row on one half of a corpus' sets, and all it needs.
-
-        Args:
-            corpus: the corpus.
-            name: the row's name, used in folders.
-            row: the row.
-            seed: the seed of the training.
-            half: "choose" or "report".
-            flag: a further flag of `train`.
-            share: the share of the dialogues to train on.
-
-        Returns:
-            The path of the results.
+        """Adds the evaluation of a row, and all it needs; returns the path of the results. `value`
+        is that of the setting that is varied.
         """
+        flag, share = "", 1.0
+        if self._sweep and value is not None:
+            flag = f"--{self._sweep.flag}={value:g}" if self._sweep.flag else ""
+            share = 1.0 if flag else value
         words = [name, flag.strip("-"), f"share={share:g}" if share < 1 else ""]
         place = f"{corpus.name}/{'-'.join(filter(None, words))}"
         place += f"-seed{seed}" if row.seeded else ""
         model = self._add_model(corpus, row, seed, f"rows/{place}", flag, share)
-        return self._plan.add(
-            f"scores/{half}/{place}",
+        return self.add(
+            f"scores/{self._half}/{place}",
             "evaluate",
             "results.json",
             *(f"--model={model}", f"--pooling={'mean' if row.fit else row.pooling}"),
-            f"--retrieval={corpus.retrieval}",
-            f"--sts={corpus.sts}" if corpus.sts else "",
-            *(f"--half={half}", "--output="),
+            *(f"--{kind}={file}" for kind, file in zip(("retrieval", "sts"), corpus.sets)),
+            *(f"--half={self._half}", "--output="),
         )
 
     def _add_model(
         self, corpus: Corpus, row: Row, seed: int, name: str, flag: str, share: float
     ) -> str:
+        options = self.options
         if row.fit == "word_vectors":
-            vectors = runs.read_files(self._options.word_vectors)
+            vectors = runs.read_files(options.word_vectors)
             flags = (f"--kind={row.fit}", f"--word_vectors={vectors}", "--output_dir=")
-            return self._plan.add(name, "fit_baseline", "model", *flags)
+            return self.add(name, "fit_baseline", "model", *flags)
         encoder = self._add_encoder(corpus, row.adapted)
         if not (row.train or row.fit):
             return encoder
         # Splits depend on a hash of a dialogue's name, so a smaller share is part of a larger one.
-        data = self._add_data(corpus, share)
-        given = (f"--encoder={encoder}", f"--data_dir={data}")
+        given = (f"--encoder={encoder}", f"--data_dir={self._add_data(corpus, share)}")
+        seeded = f"--seed={seed}" if row.seeded else ""
+        steps = f"--steps={options.steps}"
         if row.fit:
             kind = (f"--kind={row.fit}", f"--pooling={row.pooling}")
-            steps = f"--steps={self._options.steps}" if row.fit == "flow" else ""
-            seeded = f"--seed={seed}" if row.seeded else ""
-            output = (*kind, steps, seeded, *given, "--output_dir=")
-            return self._plan.add(name, "fit_baseline", "model", *output)
-        small = row.small if self._options.size == "small" else ()
-        weights = () if self._options.encoder else _FROM_RANDOM
-        steps = f"--steps={self._options.steps}" if self._options.size == "small" else ""
-        flags = (*row.train, *small, *weights, steps, *LAST_STEP, *self._flags, flag)
-        return self._plan.add(
-            name, "train", "model", *flags, *given, f"--seed={seed}", "--run_dir="
-        )
+            output = (*kind, steps if row.fit == "flow" else "", seeded, *given, "--output_dir=")
+            return self.add(name, "fit_baseline", "model", *output)
+        weights = () if options.encoder else _FROM_RANDOM
+        how = (*row.train, *weights)
+        if options.size == "small":
+            how = (*row.train, *row.small, *weights, steps)
+        flags = (*how, *LAST_STEP, *options.train_flags, flag)
+        return self.add(name, "train", "model", *flags, *given, seeded, "--run_dir=")
 
     def _add_encoder(self, corpus: Corpus, adapted: bool) -> str:
         """The path of the encoder that rows start from."""
-        encoder, steps = self._options.encoder, self._options.mlm_steps
+        encoder, steps = self.options.encoder, self.options.mlm_steps
         if encoder and not (adapted and steps):
             return encoder
-        start = (
-            f"--encoder={encoder}" if encoder else f"--encoder_size={self._options.encoder_size}"
-        )
-        rate = "" if encoder else "--learning_rate=5e-4"
+        start = f"--encoder={encoder}"
+        rate = ""
+        if not encoder:
+            start, rate = f"--encoder_size={self.options.encoder_size}", "--learning_rate=5e-4"
         if not adapted:  # random weights: written by one step that changes nothing
             steps, rate = 1, "--learning_rate=0"
-        flags = (f"--steps={steps}", rate, *LAST_STEP)
+        flags = ("--preset=mlm", start, f"--steps={steps}", rate, *LAST_STEP)
         data = f"--data_dir={self._add_data(corpus, 1.0)}"
         name = f"encoders/{corpus.name}-{'adapted' if adapted else 'original'}"
-        return self._plan.add(
-            name, "train", "model", "--preset=mlm", start, *flags, data, "--run_dir="
-        )
+        return self.add(name, "train", "model", *flags, data, "--run_dir=")
 
     def _add_data(self, corpus: Corpus, share: float) -> str:
         name = corpus.name + ("" if share == 1.0 else f"-share={share:g}")
-        vocabulary, held_out = self._options.encoder or VOCABULARY, [(1 - share) / 2] * 2
+        vocabulary, held_out = self.options.encoder or VOCABULARY, [(1 - share) / 2] * 2
         longest = 100 if corpus.name == "jddc" else 50  # as in the paper, section 5.3
-        return self._plan.prepare(name, corpus.train, vocabulary, longest, held_out)
+        return self.prepare(name, corpus.train, vocabulary, longest, held_out)
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = runs.make_parser(__doc__)
+    parser = runs.make_parser(
+        __doc__,
+        "NAME FORMAT:FILE,FILE RETRIEVAL [STS]; the paper's figures are shown for the names mdc, "
+        "jddc and ecd",
+    )
     add = parser.add_argument
     add("name", choices=("table2", *SWEEPS))
-    add(
-        "--corpus",
-        nargs="+",
-        action="append",
-        required=True,
-        metavar="WORD",
-        help="NAME FORMAT:FILE,FILE RETRIEVAL [STS]; repeatable. The paper's figures are shown for "
-        "the names mdc, jddc and ecd",
-    )
     add(
         "--size",
         choices=("small", "paper"),
@@ -295,99 +254,47 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         help="small: batches of 20 dialogues and --steps, minutes a row on two cores; paper: every "
         "row's own settings, for full corpora and GPUs",
     )
-    add("--encoder", default="", help="checkpoint: a folder, a hub name or package:NAME")
     add("--encoder_size", default="mini", help="without --encoder: as in dcse train")
     add("--mlm_steps", type=int, help="steps of adaptation; default: 0, or 3000 without --encoder")
     add("--steps", type=int, default=150, help="small: steps of each row; default: %(default)s")
     add("--word_vectors", default="", help="file of the row of word vectors; without it, left out")
+    parser.set_defaults(encoder="")
     options = parser.parse_args(arguments)
-    options.encoder = runs.locate_encoder(options.encoder)
     if options.mlm_steps is None:
         options.mlm_steps = 0 if options.encoder else 3000
     return options
 
 
-def read_corpora(options: argparse.Namespace) -> list[Corpus]:
-    """The corpora of --corpus.
-
-    Raises:
-        ExperimentError: a file is missing, or a set is among the training files.
-    """
-    corpora = []
-    for words in options.corpus:
-        if not 3 <= len(words) <= 4:
-            raise ExperimentError(f"--corpus {' '.join(words)}: expected 3 or 4 words")
-        name, train, *sets = words
-        corpus = Corpus(name, runs.read_source(train), *map(runs.read_files, sets))
-        if {corpus.retrieval, corpus.sts} & set(corpus.train.partition(":")[2].split(",")):
-            raise ExperimentError(f"--corpus {name}: a set is among the training files")
-        corpora.append(corpus)
-    return corpora
-
-
 def choose_rows(options: argparse.Namespace) -> dict[str, Row]:
-    """Name -> row, of the rows asked for."""
-    added = runs.read_rows(options)
-    known = {**ROWS, **{name: Row(name, flags, ()) for name, flags in added.items()}}
-    default = SWEEPS[options.name].rows if options.name in SWEEPS else known
-    names = [*(options.rows or default), *(name for name in added if options.rows)]
-    if unknown := [name for name in names if name not in known]:
-        raise ExperimentError(f"--rows: no row {unknown[0]}; there are {', '.join(known)}")
-    left_out = set()
+    """Name -> row, of the rows asked for; those that cannot be made only if they are named."""
+    default = list(SWEEPS[options.name].rows if options.name in SWEEPS else ROWS)
     if not options.word_vectors:
-        left_out.add("glove")
+        default = [name for name in default if name != "glove"]
     if not options.mlm_steps:  # the encoder is nowhere adapted
-        left_out |= {name for name, row in ROWS.items() if row.adapted and not row.train}
-    return {name: known[name] for name in names if name not in left_out - set(options.rows or ())}
-
-
-def make_tables(plan: Plan, options: argparse.Namespace) -> list[report.Table]:
-    """Plans all runs, and returns the tables of their results, where there are any yet."""
-    rows, adder, sweep = choose_rows(options), Rows(plan, options), SWEEPS.get(options.name)
-    half = "choose" if sweep else "report"
-    values = sweep.values if sweep else (None,)
-    tables = []
-    for corpus in read_corpora(options):
-        lines = []
-        for name, row in rows.items():
-            for value in values:
-                varied = {}
-                if sweep and value is not None:
-                    flag = f"--{sweep.flag}={value:g}"
-                    varied = {"flag": flag} if sweep.flag else {"share": value}
-                seeds = options.seeds if row.seeded else [0]
-                paths = [adder.add_scores(corpus, name, row, s, half, **varied) for s in seeds]
-                label = row.title if value is None else f"{row.title}, {value:g}"
-                found = report.read_seeds(options.work_dir, paths)
-                paper = find_paper(options.name, name, corpus.name, value)
-                lines.append(report.Line(label, found, paper, value))
-        base = (ROWS["recommended"].title,) if not sweep else ()
-        files = [corpus.retrieval, *filter(None, [corpus.sts])]
-        tables.append(report.Table(corpus.name.upper(), files, lines, base))
-    return tables
+        default = [name for name in default if ROWS[name].train or not ROWS[name].adapted]
+    return runs.choose_rows(options, ROWS, default, lambda name, flags: Row(name, flags, ()))
 
 
 def find_paper(table: str, row: str, corpus: str, value: float | None) -> dict[str, float]:
     """Score -> the paper's figure of a line; empty if it gives none."""
-    if table == "table2" and row in TABLE_2 and corpus in _CORPORA:
-        scores = TABLE_2[row][_CORPORA.index(corpus)]
-        return dict(zip(("spearman", "map", "mrr"), scores, strict=True))
-    if table in SWEEPS and row == "dialogue_cse_i2":
-        scores = SWEEPS[table].paper.get(value, {}).get(corpus, ())
-        return dict(zip(("spearman", "map"), scores))
-    return {}
+    figures: Mapping[str, tuple[float, ...]] = {}  # by corpus
+    if table == "table2":
+        figures = dict(zip(_CORPORA, TABLE_2.get(row, ())))
+    elif row == "dialogue_cse_i2":
+        figures = SWEEPS[table].values[value]
+    return dict(zip(("spearman", "map", "mrr"), figures.get(corpus, ())))
 
 
 def main(arguments: Sequence[str]) -> None:
     options = parse_arguments(arguments)
     sweep = SWEEPS.get(options.name)
-    half = "choosing" if sweep else "reporting"
     note = (
-        f"Measured on the {half} half of each set, every row at its last step. The paper's figures "
-        "are for BERT-base on the full corpora: compare the order of the rows, not their level."
+        f"Measured on the {'choosing' if sweep else 'reporting'} half of each set, every row at "
+        "its last step. The paper's figures are for BERT-base on the full corpora: compare the "
+        "order of the rows, not their level."
     )
     title = sweep.title if sweep else "Table 2: semantic retrieval and dialogue STS"
-    report.run_experiment(options, make_tables, title, options.name, lambda *_: [note])
+    Experiment(options).run(title, options.name, lambda tables: [note])
 
 
 if __name__ == "__main__":

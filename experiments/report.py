@@ -4,7 +4,6 @@ A report is a JSON file with title, command, commit, date, notes and tables of t
 the unrounded figures. `measurements.py` writes the documents' page from such files.
 """
 
-import argparse
 import collections
 import dataclasses
 import datetime
@@ -18,10 +17,11 @@ from typing import Any
 
 import numpy as np
 import scipy.stats
-from runs import WORK, ExperimentError, Plan, Runner, read_commit, read_record
+from runs import ExperimentError, Plan, read_commit, read_record
 
 from dcse_tf.evaluation import metrics
 from dcse_tf.evaluation.bootstrap import CONFIDENCE, Difference, holm, paired_difference
+from dcse_tf.files import write_record
 
 # An entry of the results that `dcse evaluate --output` writes.
 Result = dict[str, Any]
@@ -33,51 +33,66 @@ NOTES = (
     "items of the set.",
     "Differences by paired bootstrap over items, seeds pooled: p is about these trainings, not "
     "about other seeds. p is corrected after Holm for all comparisons of this report.",
-    "R@1 is among ten candidates. Its context has the turns before the response, unless its name "
-    "says bidirectional: then also the turns after it, which nobody has who chooses a response.",
+    "R@1 is among ten candidates, or those of a test file. Its context has the turns before the "
+    "response, unless its name says bidirectional: then also the turns after it, which nobody has "
+    "who chooses a response.",
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """A model in a table.
+    """A model in a table."""
 
-    Attributes:
-        label: its name in the table.
-        seeds: its results.
-        paper: score -> the paper's figure, where it gives one.
-        x: the value of the setting that a figure varies; None in a table.
-    """
-
-    label: str
-    seeds: Seeds
+    label: str  # its name in the table
+    seeds: Seeds  # its results
+    # Score -> the paper's figure, where it gives one.
     paper: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    x: float | None = None
+    x: float | None = None  # the value of the setting that a figure varies; None in a table
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """The scores of models on one evaluation set.
+    """The scores of models on one evaluation set."""
 
-    Attributes:
-        title: what they were scored on.
-        files: the set's files, by which its results are found; in any of them, if empty.
-        lines: the models.
-        bases: labels that the others are compared with: the best of them by the first score.
-        compared: the scores that are compared; the shown ones that end in one of `compared`.
-    """
-
-    title: str
-    files: Sequence[str]
+    title: str  # what they were scored on
+    files: Sequence[str]  # the set's files, by which its results are found; in any of them, if none
     lines: Sequence[Line]
+    # Labels that the others are compared with: the best of them by the first score.
     bases: Sequence[str] = ()
+    # The scores that are compared: the shown ones that end in one of these.
     compared: Sequence[str] = ("map", "mrr", "spearman", "r1")
 
 
-def read_seeds(work_dir: pathlib.Path, paths: Iterable[str]) -> Seeds:
-    """Reads the results that exist; `paths` are those of `Plan.add`."""
-    found = [pathlib.Path(path.replace(WORK, str(work_dir.resolve()))) for path in paths]
-    return [json.loads(path.read_text("utf-8"))["results"] for path in found if path.is_file()]
+class Experiment(Plan):
+    """A plan whose results are shown in tables."""
+
+    def make_tables(self) -> Sequence[Table]:
+        """Adds all runs, and returns the tables of their results, where there are any yet."""
+        raise NotImplementedError
+
+    def read_seeds(self, paths: Iterable[str]) -> Seeds:
+        """Reads those results that exist, at paths of `add`."""
+        found = [pathlib.Path(self.locate(path)) for path in paths]
+        return [json.loads(path.read_text("utf-8"))["results"] for path in found if path.is_file()]
+
+    def run(
+        self, title: str, name: str, make_notes: Callable[[Sequence[Table]], Sequence[str]]
+    ) -> None:
+        """Does the runs that are not done yet, and writes the report; or says what it would do.
+
+        Args:
+            title: what the report shows.
+            name: the stem of its files.
+            make_notes: what a reader must know, before the notes that every report has.
+        """
+        self.make_tables()
+        if self.options.dry_run:
+            print(self.describe())
+            return
+        self.do_all()
+        tables = self.make_tables()  # again: there was nothing before the runs
+        found = make_report(title, tables, make_notes(tables), self)
+        write(found, self.work_dir / "reports" / f"{name}.json")
 
 
 def list_scores(seeds: Seeds, files: Sequence[str]) -> dict[str, list[Result]]:
@@ -140,49 +155,11 @@ def summarise(results: Sequence[Result], name: str) -> dict[str, Any]:
     return {"values": values, "mean": mean, "deviation": deviation, "interval": interval}
 
 
-def run_experiment(
-    options: argparse.Namespace,
-    make_tables: Callable[[Plan, argparse.Namespace], Sequence[Table]],
-    title: str,
-    name: str,
-    make_notes: Callable[[Plan, Sequence[Table]], Sequence[str]],
-) -> None:
-    """Does the runs of an experiment that are not done yet, and writes its report.
-
-    Args:
-        options: the command line, with the flags of `runs.make_parser`.
-        make_tables: plans all runs, and returns the tables of the results that exist.
-        title: what the report shows.
-        name: the stem of its files.
-        make_notes: what a reader must know, before the notes that every report has.
-    """
-    plan = Plan()
-    make_tables(plan, options)
-    runner = Runner(plan, options.work_dir, options.jobs)
-    if options.dry_run:
-        print(runner.describe())
-        return
-    runner.do_all()
-    tables = make_tables(plan, options)  # again: there was nothing before the runs
-    found = make_report(title, tables, make_notes(plan, tables), plan, options)
-    write(found, options.work_dir / "reports" / f"{name}.json")
-
-
 def make_report(
-    title: str,
-    tables: Sequence[Table],
-    notes: Sequence[str],
-    plan: Plan,
-    options: argparse.Namespace,
+    title: str, tables: Sequence[Table], notes: Sequence[str], plan: Plan
 ) -> dict[str, Any]:
-    """Makes a report from the results that exist; lines without results are left out.
-
-    Args:
-        title: what the report shows.
-        tables: its tables; those without any results are left out.
-        notes: as in `run_experiment`.
-        plan: the runs, whose commits are listed.
-        options: the command line, which is recorded.
+    """Makes a report from the results that exist; lines and tables without any are left out. The
+    plan's runs tell the commits, and its options are recorded.
     """
     values = {table.title: _compute(table) for table in tables}
     values = {name: lines for name, lines in values.items() if lines}
@@ -195,20 +172,27 @@ def make_report(
     ]
     for difference, p_value in zip(compared, holm([d["p_value"] for d in compared]), strict=True):
         difference["p_holm"] = p_value
-    records = [read_record(options.work_dir / name) for name in plan.runs]
-    commits = collections.Counter(c for record in records if record for c in record["commits"])
+    records = [read_record(plan.work_dir / name) for name in plan.runs]
+    commits = collections.Counter(c for record in records for c in record.get("commits", ()))
     return {
-        "title": title,
-        "command": shlex.join(["python", *sys.argv]),
-        "commit": read_commit(),
+        **describe_origin(title),
         "commits_of_runs": dict(commits),
-        "date": datetime.date.today().isoformat(),
         "notes": [*notes, *NOTES],
         "tables": [
             _format(table, values[table.title]) for table in tables if table.title in values
         ],
-        "settings": {name: str(value) for name, value in vars(options).items()},
+        "settings": {name: str(value) for name, value in vars(plan.options).items()},
         "values": values,
+    }
+
+
+def describe_origin(title: str) -> dict[str, str]:
+    """The beginning of a report: its title, and the command, the commit and the day it is from."""
+    return {
+        "title": title,
+        "command": shlex.join(["python", *sys.argv]),
+        "commit": read_commit(),
+        "date": datetime.date.today().isoformat(),
     }
 
 
@@ -235,34 +219,29 @@ def _format(table: Table, lines: Mapping[str, Any]) -> dict[str, Any]:
     """The table as texts: a column for each score, beside it the paper's figure and the change."""
     found = dict.fromkeys(name for line in lines.values() for name in line["scores"])
     names = sorted(found, key=lambda name: "bidirectional" in name)
-    given = {name for line in lines.values() for name in line["paper"]}
-    changed = {n for line in lines.values() for n, s in line["scores"].items() if "difference" in s}
-    columns = [""]
-    for name in names:
-        columns.append(describe(name))
-        columns += ["paper"] if name in given else []
-        columns += ["change", "p"] if name in changed else []
-    rows = []
+    texts: dict[str, dict[tuple[str, str], str]] = {}  # label -> (score, column of it) -> text
     for label, line in lines.items():
-        row = [label]
-        for name in names:
-            score = line["scores"].get(name)
-            row.append(_format_score(score) if score else "")
-            if name in given:
-                row.append(f"{line['paper'][name]:.1f}" if name in line["paper"] else "")
-            if name in changed:
-                change = (score or {}).get("difference")
-                row += (
-                    [
-                        f"{change['value']:+.1f} ({change['low']:.1f} to {change['high']:.1f})",
-                        f"{change['p_holm']:.4f}",
-                    ]
-                    if change
-                    else ["", ""]
-                )
-        rows.append(row)
+        own = texts[label] = {}
+        for name, score in line["scores"].items():
+            own[name, describe(name)] = _format_score(score)
+            if change := score.get("difference"):
+                limits = f"{change['low']:.1f} to {change['high']:.1f}"
+                own[name, "change"] = f"{change['value']:+.1f} ({limits})"
+                own[name, "p"] = f"{change['p_holm']:.4f}"
+        own |= {(name, "paper"): f"{value:.1f}" for name, value in line["paper"].items()}
+    columns = [
+        (name, column)
+        for name in names
+        for column in (describe(name), "paper", "change", "p")
+        if any((name, column) in own for own in texts.values())
+    ]
+    changed = any(column == "change" for _, column in columns)
     against = f", compared with {' or '.join(table.bases)}" if changed else ""
-    return {"title": table.title + against, "columns": columns, "rows": rows}
+    return {
+        "title": table.title + against,
+        "columns": ["", *(column for _, column in columns)],
+        "rows": [[label, *(own.get(key, "") for key in columns)] for label, own in texts.items()],
+    }
 
 
 def _format_score(score: Mapping[str, Any]) -> str:
@@ -276,8 +255,7 @@ def _format_score(score: Mapping[str, Any]) -> str:
 def describe(name: str) -> str:
     """The heading of a score: "cosine_bidirectional_r1" is "R@1 by cosine, bidirectional"."""
     way, _, measure = name.replace("_of_2", "").rpartition("_")
-    heading = {"spearman": "Corr.", "map": "MAP", "mrr": "MRR"}.get(measure, measure.upper())
-    heading = heading.replace("R1", "R@1").replace("R2", "R@2").replace("R5", "R@5")
+    heading = {"spearman": "Corr.", "map": "MAP", "mrr": "MRR"}.get(measure, f"R@{measure[1:]}")
     heading += " of 2" if name.endswith("_of_2") else ""
     way, _, side = way.partition("_")
     ways = {"projected": " behind the heads", "reranker": "", "": ""}
@@ -315,8 +293,7 @@ def format_table(rows: Sequence[Sequence[str]]) -> str:
 
 def write(report: Mapping[str, Any], path: pathlib.Path) -> None:
     """Writes the report as JSON and, beside it, as Markdown and as a plot; prints it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_record(path, report, sort_keys=False)
     text = format_report(report, level=1)
     path.with_suffix(".md").write_text(text, encoding="utf-8")
     if report["values"]:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import report
 import runs
-from runs import LAST_STEP, WORK, ExperimentError, Plan
+from runs import LAST_STEP, Corpus
 
 from dcse_tf.evaluation import bootstrap
 
@@ -33,24 +33,17 @@ _BINS = 4  # of figure 3
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """How a model that ranks responses is made.
+    """How a model that ranks responses is made."""
 
-    Attributes:
-        title: the paper's name of the model, or ours beyond the paper.
-        post: flags of the post-training that it starts from; None to start from the encoder itself.
-        train: flags of its own training.
-        architecture: "bert"; "dual_lstm" or "esim", from random weights; "embedding", the sentence
-            encoder, trained as `recommended`.
-        auxiliary: the auxiliary tasks trained together with the matching.
-        model: name of the row whose model it is, if two rows measure the same one.
-    """
-
-    title: str
+    title: str  # the paper's name of the model, or ours beyond the paper
+    # Flags of the post-training that it starts from; None to start from the encoder itself.
     post: tuple[str, ...] | None = None
-    train: tuple[str, ...] = ()
+    train: tuple[str, ...] = ()  # flags of its own training
+    # "bert"; "dual_lstm" or "esim", from random weights; "embedding", the sentence encoder, trained
+    # as `recommended`.
     architecture: str = "bert"
-    auxiliary: tuple[str, ...] = ()
-    model: str = ""
+    auxiliary: tuple[str, ...] = ()  # the auxiliary tasks trained together with the matching
+    model: str = ""  # name of the row whose model it is, if two rows measure the same one
 
 
 _NEXT = ("--pairs=utterance",)
@@ -130,36 +123,24 @@ PAPER = {
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """The settings that a size determines.
+    """The settings that a size determines."""
 
-    Attributes:
-        context_turns: turns before a response, in training and in the candidates' contexts.
-        lengths: flags with the most tokens of the two segments.
-        sessions: dialogues a step; each gives a pair with its own response and a pair with another
-            one, so 16 dialogues are the paper's 32 pairs.
-        steps, post_steps: steps of every model's own training and of each post-training; None for
-            the tasks' defaults of 10 epochs.
-        evaluations, dev_samples: how often dev dialogues are scored, and how many.
-        rate, post_rate: learning rates of what starts from a BERT, and of post-trainings.
-        weight: of the auxiliary tasks' losses; the paper's text lacks it.
-        freeze: flags that freeze a checkpoint's lower half.
-    """
-
-    context_turns: int
-    lengths: tuple[str, str]
+    context_turns: int  # turns before a response, in training and in the candidates' contexts
+    longest: int  # most tokens of an utterance
+    lengths: tuple[str, str]  # flags with the most tokens of the two segments
+    # Dialogues a step; each gives a pair with its own response and a pair with another one, so 16
+    # dialogues are the paper's 32 pairs.
     sessions: int
+    # Steps of every model's own training and of each post-training; None for the tasks' defaults
+    # of 10 epochs.
     steps: int | None
     post_steps: int | None
-    evaluations: int
+    evaluations: int  # how often dev dialogues are scored
     dev_samples: int
-    rate: str
+    rate: str  # learning rate of what starts from a BERT
     post_rate: str
-    weight: float
-    freeze: tuple[str, ...] = ()
-
-
-def _lengths(context: int, response: int) -> tuple[str, str]:
-    return f"--max_context_tokens={context}", f"--max_response_tokens={response}"
+    weight: float  # of the auxiliary tasks' losses; the paper's text lacks it
+    freeze: tuple[str, ...] = ()  # flags that freeze a checkpoint's lower half
 
 
 SIZES = {
@@ -167,62 +148,54 @@ SIZES = {
     # steps of masked language modelling of a whole encoder ruin more than they teach (R@1 27 and
     # not 45 on chit-chat). Rates and weight are the best of 200 steps on its dev dialogues.
     "small": Size(
-        *(6, _lengths(64, 24), 8, 600, 200, 2, 60, "1e-4", "1e-5", 0.1),
-        ("--freeze_layers=-1", "--freeze_embeddings"),
+        *(6, 50, ("--max_context_tokens=64", "--max_response_tokens=24")),
+        *(8, 600, 200, 2, 60, "1e-4", "1e-5", 0.1, ("--freeze_layers=-1", "--freeze_embeddings")),
     ),
-    # Section 3.3 of the paper; the learning rate is the task's default.
-    "paper": Size(20, _lengths(448, 64), 16, None, None, 40, 2000, "3e-5", "3e-5", 1.0),
+    # Section 3.3 of the paper; the learning rate is the task's default. Only the limits of contexts
+    # and responses cut a turn.
+    "paper": Size(
+        *(20, 448, ("--max_context_tokens=448", "--max_response_tokens=64")),
+        *(16, None, None, 40, 2000, "3e-5", "3e-5", 1.0),
+    ),
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Corpus:
-    """A corpus as given by --corpus.
+class Experiment(report.Experiment):
+    """The runs of one of the tables, and their results."""
 
-    Attributes:
-        name: used in folders; the paper's figures are those of ubuntu and ecd.
-        train: "FORMAT:FILE,FILE", all that is trained on.
-        test: "FORMAT:FILE" of grouped candidates; "" for drawn groups alone.
-    """
+    def __init__(self, options: argparse.Namespace):
+        super().__init__(options)
+        self._size = SIZES[options.size]
+        self._dtype = f"--compute_dtype={options.compute_dtype}" if options.compute_dtype else ""
 
-    name: str
-    train: str
-    test: str = ""
+    def make_tables(self) -> list[report.Table]:
+        options, tables = self.options, []
+        _, default, bases = TABLES[options.name]
+        rows = runs.choose_rows(options, ROWS, default, lambda name, flags: Row(name, _NEXT, flags))
+        labels = [rows[name].title for name in bases if name in rows]
+        for corpus in runs.read_corpora(options, 2, runs.read_source):
+            for title, form, file in self._add_groups(corpus):
+                lines = []
+                for name, row in rows.items():
+                    paths = [
+                        self._add_scores(corpus, name, row, seed, form, file)
+                        for seed in options.seeds
+                    ]
+                    seeds = choose_way(self.read_seeds(paths), row)
+                    # The paper's figures are for the test files, not for drawn groups.
+                    paper = {} if form == "jsonl" else find_paper(name, corpus.name)
+                    lines.append(report.Line(row.title, seeds, paper))
+                if options.name == "figure3" and form == "jsonl":
+                    lines = list(split_by_length(lines, pathlib.Path(self.locate(file))))
+                heading = f"{corpus.name}, groups of ten candidates, {title}"
+                tables.append(report.Table(heading, (), lines, labels, ("r1", "mrr")))
+        return tables
 
-
-class Rows:
-    """Adds the runs of rows to a plan.
-
-    Args:
-        plan: the plan.
-        options: the command line.
-    """
-
-    def __init__(self, plan: Plan, options: argparse.Namespace):
-        self._plan, self._options, self._size = plan, options, SIZES[options.size]
-        self._flags = runs.read_job_flags(options.train_flags)
-        self._steps = options.steps or self._size.steps
-        dtype = options.compute_dtype
-        self._dtype = f"--compute_dtype={dtype}" if dtype else ""
-
-    def add_scores(
-        self, corpus: Corpus, name: str, row: Row, seed: int, groups: tuple[str, str]
-    ) -> str:
-        """Adds the scoring of a row on groups (format, file); returns the path of the results."""
-        form, file = groups
-        model = self._add_model(corpus, row.model or name, row, seed)
-        kind = "drawn" if form == "jsonl" else "test"
-        return self._plan.add(
-            f"scores/{corpus.name}/{kind}/{row.model or name}-seed{seed}",
-            "evaluate",
-            "results.json",
-            *(f"--model={model}", f"--candidates_file={file}", f"--candidates_format={form}"),
-            *(f"--candidates_turns={self._size.context_turns}", "--output="),
-        )
-
-    def add_groups(self, corpus: Corpus) -> str:
-        """Adds groups of one response of each held-out dialogue and nine of others."""
-        return self._plan.add(
+    def _add_groups(self, corpus: Corpus) -> Iterator[tuple[str, str, str]]:
+        """Yields the title, format and file of what a corpus' models are scored on: groups of one
+        response of each held-out dialogue and nine of others, and the test file.
+        """
+        groups = self.add(
             f"sets/{corpus.name}",
             "build_candidates",
             "groups.jsonl",
@@ -230,49 +203,55 @@ class Rows:
             *("--nojoin_consecutive", f"--context_turns={self._size.context_turns}"),
             *("--candidates=10", "--output="),
         )
+        yield "drawn from held-out dialogues", "jsonl", groups
+        for test in corpus.sets:
+            form, _, file = test.partition(":")
+            yield "test file", form, file
+
+    def _add_scores(
+        self, corpus: Corpus, name: str, row: Row, seed: int, form: str, file: str
+    ) -> str:
+        """Adds the scoring of a row on a file of groups; returns the path of the results."""
+        model = self._add_model(corpus, row.model or name, row, seed)
+        kind = "drawn" if form == "jsonl" else "test"
+        return self.add(
+            f"scores/{corpus.name}/{kind}/{row.model or name}-seed{seed}",
+            "evaluate",
+            "results.json",
+            *(f"--model={model}", f"--candidates_file={file}", f"--candidates_format={form}"),
+            *(f"--candidates_turns={self._size.context_turns}", "--output="),
+        )
 
     def _add_model(self, corpus: Corpus, name: str, row: Row, seed: int) -> str:
-        size, data = self._size, self._add_data(corpus)
-        steps: list[str] = []
-        if self._steps:
-            every = max(1, self._steps // size.evaluations)
-            steps = [f"--steps={self._steps}", f"--eval_every={every}", f"--save_every={every}"]
+        size, encoder = self._size, self.options.encoder
         if row.architecture == "embedding":
             # Each step uses every turn of 20 dialogues as a response.
             flags = ["--preset=recommended", "--context_side=before", "--negatives=all"]
-            flags += [f"--learning_rate={size.rate}", f"--encoder={self._options.encoder}"]
+            flags += [f"--learning_rate={size.rate}", f"--encoder={encoder}"]
         else:
-            flags = self._selection_flags(corpus, row)
-        return self._plan.add(
+            flags = [
+                *("--task=response_selection", f"--auxiliary={','.join(row.auxiliary) or 'none'}"),
+                *(f"--context_turns={size.context_turns}", f"--global_batch_size={size.sessions}"),
+                *(*size.lengths, *row.train),
+                f"--auxiliary_weight={size.weight:g}" if row.auxiliary else "",
+            ]
+            if row.architecture != "bert":
+                flags += [f"--architecture={row.architecture}", "--learning_rate=1e-3"]
+            else:
+                if row.post is not None:
+                    encoder = self._add_post_training(corpus, row.post)
+                flags += [*size.freeze, f"--encoder={encoder}", f"--learning_rate={size.rate}"]
+                flags.append(self._dtype)
+        if steps := self.options.steps or size.steps:
+            every = max(1, steps // size.evaluations)
+            flags += [f"--steps={steps}", f"--eval_every={every}", f"--save_every={every}"]
+        return self.add(
             f"rows/{corpus.name}/{name}-seed{seed}",
             "train",
             "model",
-            *(*flags, *steps, f"--dev_samples={size.dev_samples}", *self._flags),
-            *(f"--data_dir={data}", f"--seed={seed}", "--run_dir="),
+            *(*flags, f"--dev_samples={size.dev_samples}", *self.options.train_flags),
+            *(f"--data_dir={self._add_data(corpus)}", f"--seed={seed}", "--run_dir="),
         )
-
-    def _selection_flags(self, corpus: Corpus, row: Row) -> list[str]:
-        """Flags of the training of a re-ranker."""
-        size = self._size
-        flags = [
-            *("--task=response_selection", f"--auxiliary={','.join(row.auxiliary) or 'none'}"),
-            *(f"--context_turns={size.context_turns}", f"--global_batch_size={size.sessions}"),
-            *(*size.lengths, *row.train),
-            f"--auxiliary_weight={size.weight:g}" if row.auxiliary else "",
-        ]
-        if row.architecture != "bert":
-            return [
-                *flags,
-                f"--architecture={row.architecture}",
-                "--learning_rate=1e-3",
-            ]
-        encoder = self._options.encoder
-        if row.post is not None:
-            encoder = self._add_post_training(corpus, row.post)
-        return [
-            *flags,
-            *(*size.freeze, f"--encoder={encoder}", f"--learning_rate={size.rate}", self._dtype),
-        ]
 
     def _add_post_training(self, corpus: Corpus, post: tuple[str, ...]) -> str:
         """All seeds of a row share one post-training."""
@@ -280,86 +259,36 @@ class Rows:
         kind = "-".join(flag.strip("-").rpartition("=")[2] for flag in post)
         # For relevance, the task itself sets the number of turns of its short contexts.
         turns = "" if "--pairs=relevance" in post else f"--context_turns={size.context_turns}"
-        return self._plan.add(
+        return self.add(
             f"post_trained/{corpus.name}/{kind}",
             "train",
             "model",
             *("--task=post_training", *post, turns, *size.freeze, self._dtype),
             *(*size.lengths, f"--learning_rate={size.post_rate}", *LAST_STEP),
             f"--steps={size.post_steps}" if size.post_steps else "",
-            *(f"--encoder={self._options.encoder}", f"--data_dir={self._add_data(corpus)}"),
+            *(f"--encoder={self.options.encoder}", f"--data_dir={self._add_data(corpus)}"),
             "--run_dir=",
         )
 
     def _add_data(self, corpus: Corpus) -> str:
-        # In size paper, only the limits of contexts and responses cut a turn.
-        longest = 50 if self._options.size == "small" else 448
-        held_out = self._options.held_out
-        return self._plan.prepare(
-            corpus.name, corpus.train, self._options.encoder, longest, held_out
-        )
+        encoder, held_out = self.options.encoder, self.options.held_out
+        return self.prepare(corpus.name, corpus.train, encoder, self._size.longest, held_out)
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = runs.make_parser(__doc__)
+    parser = runs.make_parser(
+        __doc__,
+        "NAME FORMAT:FILE,FILE [FORMAT:TEST_FILE]; the paper's figures are shown for the names "
+        "ubuntu and ecd",
+    )
     add = parser.add_argument
     add("name", choices=TABLES)
-    add(
-        "--corpus",
-        nargs="+",
-        action="append",
-        required=True,
-        metavar="WORD",
-        help="NAME FORMAT:FILE,FILE [FORMAT:TEST_FILE]; repeatable. The paper's figures are shown "
-        "for the names ubuntu and ecd",
-    )
     add("--size", choices=SIZES, default="small", help="small: two CPU cores; paper: BERT-base")
-    add("--encoder", default=runs.MINILM, help="what a BERT starts from; default: %(default)s")
     add("--steps", type=int, help="steps of every model's own training")
     add("--compute_dtype", default="", help="of every training of a BERT")
     held_out = {"type": float, "nargs": 2, "default": [0.1, 0.2]}
     add("--held_out", **held_out, help="shares of dev and test dialogues; default: 0.1 0.2")
-    options = parser.parse_args(arguments)
-    options.encoder = runs.locate_encoder(options.encoder)
-    return options
-
-
-def make_tables(plan: Plan, options: argparse.Namespace) -> list[report.Table]:
-    """Plans all runs, and returns the tables of their results, where there are any yet."""
-    _, default, bases = TABLES[options.name]
-    added = {name: Row(name, _NEXT, flags) for name, flags in runs.read_rows(options).items()}
-    known, adder = {**ROWS, **added}, Rows(plan, options)
-    names = [*(options.rows or default), *added]
-    if unknown := [name for name in names if name not in known]:
-        raise ExperimentError(f"--rows: no row {unknown[0]}; there are {', '.join(known)}")
-    tables = []
-    for words in options.corpus:
-        if not 2 <= len(words) <= 3:
-            raise ExperimentError(f"--corpus {' '.join(words)}: expected 2 or 3 words")
-        corpus = Corpus(words[0], *map(runs.read_source, words[1:]))
-        sets = {"drawn from held-out dialogues": ("jsonl", adder.add_groups(corpus))}
-        if corpus.test:
-            form, _, file = corpus.test.partition(":")
-            sets["test file"] = (form, file)
-        for title, groups in sets.items():
-            lines = []
-            for name in names:
-                paths = [
-                    adder.add_scores(corpus, name, known[name], seed, groups)
-                    for seed in options.seeds
-                ]
-                seeds = report.read_seeds(options.work_dir, paths)
-                line = report.Line(known[name].title, choose_way(seeds, known[name]))
-                # The paper's figures are for the test files, not for drawn groups.
-                paper = find_paper(name, corpus.name) if title == "test file" else {}
-                lines.append(dataclasses.replace(line, paper=paper))
-            if options.name == "figure3" and groups[0] == "jsonl":
-                path = groups[1].replace(WORK, str(options.work_dir.resolve()))
-                lines = list(split_by_length(lines, pathlib.Path(path)))
-            labels = tuple(known[name].title for name in bases if name in names)
-            heading = f"{corpus.name}, groups of ten candidates, {title}"
-            tables.append(report.Table(heading, (), lines, labels, ("r1", "mrr")))
-    return tables
+    return parser.parse_args(arguments)
 
 
 def choose_way(seeds: report.Seeds, row: Row) -> report.Seeds:
@@ -388,17 +317,15 @@ def find_paper(row: str, corpus: str) -> dict[str, float]:
 
 def describe_order(tables: Sequence[report.Table], corpus: str) -> Iterator[str]:
     """For each table, how many pairs of rows are in the order that the paper's R@1 has them in."""
-    names = {row.title: name for name, row in ROWS.items() if name in PAPER}
+    theirs = {row.title: find_paper(name, corpus) for name, row in ROWS.items() if name in PAPER}
     for table in tables:
-        found = {line.label: report.list_scores(line.seeds, ()) for line in table.lines}
         ours = {
-            label: report.summarise(scores["r1"], "r1")["mean"]
-            for label, scores in found.items()
-            if label in names and scores
+            line.label: report.summarise(scores["r1"], "r1")["mean"]
+            for line in table.lines
+            if line.label in theirs and (scores := report.list_scores(line.seeds, ()))
         }
         pairs = list(itertools.combinations(ours, 2))
-        theirs = {label: find_paper(names[label], corpus)["r1"] for label in ours}
-        same = [(ours[a] - ours[b]) * (theirs[a] - theirs[b]) > 0 for a, b in pairs]
+        same = [(ours[a] - ours[b]) * (theirs[a]["r1"] - theirs[b]["r1"]) > 0 for a, b in pairs]
         if pairs:
             yield f"{table.title}: {sum(same)} of {len(pairs)} pairs are in the paper's order."
 
@@ -432,10 +359,10 @@ def main(arguments: Sequence[str]) -> None:
     )
     corpus = "ecd" if options.corpus[0][0] == "ecd" else "ubuntu"
 
-    def make_notes(plan: Plan, tables: Sequence[report.Table]) -> list[str]:
+    def make_notes(tables: Sequence[report.Table]) -> list[str]:
         return [note, *(describe_order(tables, corpus) if options.name != "figure3" else ())]
 
-    report.run_experiment(options, make_tables, TABLES[options.name][0], options.name, make_notes)
+    Experiment(options).run(TABLES[options.name][0], options.name, make_notes)
 
 
 if __name__ == "__main__":

