@@ -10,6 +10,9 @@ Models are scored on groups of ten candidates drawn from held-out dialogues and,
 the corpus' test file. All contexts have the turns before the response alone. Each training keeps
 the model with the best R@1 on dev dialogues. Tables with one work folder share their models. The
 same command reuses finished runs and resumes interrupted ones; flags may be given in a file: @FILE.
+
+A corpus that brings negatives is trained with these, and scored on its test file alone:
+--corpus mutual mutual_candidates:train.jsonl mutual:dev.jsonl
 """
 
 import argparse
@@ -23,11 +26,16 @@ from typing import Any
 import numpy as np
 import report
 import runs
-from runs import LAST_STEP, Corpus
+from runs import LAST_STEP, Corpus, ExperimentError
 
 from dcse_tf.evaluation import bootstrap
 
 AUXILIARY = ("next_session", "restoration", "incoherence", "consistency")
+# What models are scored on.
+_GROUPS = {
+    "drawn": "groups of ten candidates, drawn from held-out dialogues",
+    "test": "groups of candidates, test file",
+}
 _BINS = 4  # of figure 3
 
 
@@ -174,46 +182,54 @@ class Experiment(report.Experiment):
         rows = runs.choose_rows(options, ROWS, default, lambda name, flags: Row(name, _NEXT, flags))
         labels = [rows[name].title for name in bases if name in rows]
         for corpus in runs.read_corpora(options, 2, runs.read_source):
-            for title, form, file in self._add_groups(corpus):
+            for kind, groups in self._add_groups(corpus).items():
                 lines = []
                 for name, row in rows.items():
                     paths = [
-                        self._add_scores(corpus, name, row, seed, form, file)
+                        self._add_scores(corpus, name, row, seed, kind, groups)
                         for seed in options.seeds
                     ]
                     seeds = choose_way(self.read_seeds(paths), row)
                     # The paper's figures are for the test files, not for drawn groups.
-                    paper = {} if form == "jsonl" else find_paper(name, corpus.name)
+                    paper = find_paper(name, corpus.name) if kind == "test" else {}
                     lines.append(report.Line(row.title, seeds, paper))
-                if options.name == "figure3" and form == "jsonl":
-                    lines = list(split_by_length(lines, pathlib.Path(self.locate(file))))
-                heading = f"{corpus.name}, groups of ten candidates, {title}"
+                if options.name == "figure3" and kind == "drawn":
+                    path = self.locate(groups.partition(":")[2])
+                    lines = list(split_by_length(lines, pathlib.Path(path)))
+                heading = f"{corpus.name}, {_GROUPS[kind]}"
                 tables.append(report.Table(heading, (), lines, labels, ("r1", "mrr")))
         return tables
 
-    def _add_groups(self, corpus: Corpus) -> Iterator[tuple[str, str, str]]:
-        """Yields the title, format and file of what a corpus' models are scored on: groups of one
-        response of each held-out dialogue and nine of others, and the test file.
+    def _add_groups(self, corpus: Corpus) -> dict[str, str]:
+        """Kind -> "FORMAT:FILE" of the groups that a corpus' models are scored on, see `_GROUPS`.
+
+        Raises:
+            ExperimentError: groups cannot be drawn, and there is no test file.
         """
-        groups = self.add(
-            f"sets/{corpus.name}",
-            "build_candidates",
-            "groups.jsonl",
-            *("--format=jsonl", f"--input={self._add_data(corpus)}/test.jsonl"),
-            *("--nojoin_consecutive", f"--context_turns={self._size.context_turns}"),
-            *("--candidates=10", "--output="),
-        )
-        yield "drawn from held-out dialogues", "jsonl", groups
-        for test in corpus.sets:
-            form, _, file = test.partition(":")
-            yield "test file", form, file
+        found = dict(zip(["test"], corpus.sets))
+        # Sessions with candidates are no dialogues, but parts, two of which may be of the same one.
+        if not has_candidates(corpus):
+            groups = self.add(
+                f"sets/{corpus.name}",
+                "build_candidates",
+                "groups.jsonl",
+                *("--format=jsonl", f"--input={self._add_data(corpus)}/test.jsonl"),
+                *("--nojoin_consecutive", f"--context_turns={self._size.context_turns}"),
+                *("--candidates=10", "--output="),
+            )
+            found = {"drawn": f"jsonl:{groups}", **found}
+        if not found:
+            raise ExperimentError(
+                f"--corpus {corpus.name}: expected FORMAT:TEST_FILE as third word"
+            )
+        return found
 
     def _add_scores(
-        self, corpus: Corpus, name: str, row: Row, seed: int, form: str, file: str
+        self, corpus: Corpus, name: str, row: Row, seed: int, kind: str, groups: str
     ) -> str:
-        """Adds the scoring of a row on a file of groups; returns the path of the results."""
+        """Adds the scoring of a row on "FORMAT:FILE"; returns the path of the results."""
         model = self._add_model(corpus, row.model or name, row, seed)
-        kind = "drawn" if form == "jsonl" else "test"
+        form, _, file = groups.partition(":")
         return self.add(
             f"scores/{corpus.name}/{kind}/{row.model or name}-seed{seed}",
             "evaluate",
@@ -234,6 +250,7 @@ class Experiment(report.Experiment):
                 *(f"--context_turns={size.context_turns}", f"--global_batch_size={size.sessions}"),
                 *(*size.lengths, *row.train),
                 f"--auxiliary_weight={size.weight:g}" if row.auxiliary else "",
+                *(("--negatives_from=given", "--negatives=all") if has_candidates(corpus) else ()),
             ]
             if row.architecture != "bert":
                 flags += [f"--architecture={row.architecture}", "--learning_rate=1e-3"]
@@ -289,6 +306,11 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     held_out = {"type": float, "nargs": 2, "default": [0.1, 0.2]}
     add("--held_out", **held_out, help="shares of dev and test dialogues; default: 0.1 0.2")
     return parser.parse_args(arguments)
+
+
+def has_candidates(corpus: Corpus) -> bool:
+    """Whether its training file is read with its own negatives, as in mutual_candidates."""
+    return corpus.train.partition(":")[0].endswith("candidates")
 
 
 def choose_way(seeds: report.Seeds, row: Row) -> report.Seeds:

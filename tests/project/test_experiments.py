@@ -34,10 +34,11 @@ PLANS = {
         for name in response_selection.TABLES
     },
     "selection, paper": (response_selection, "table1 --size=paper --corpus ubuntu {d}"),
-    "domain": (
-        domain,
-        "--name=shop --train {d} --set intent:{0}/select.txt --guard other:{0}/sts.txt",
+    "selection, given negatives": (
+        response_selection,
+        "table1 --corpus mutual mutual_candidates:{0}/dialogues.jsonl mutual:{0}/sts.txt",
     ),
+    "domain": (domain, "--name=shop --train {d} --set act:{0}/select.txt --guard far:{0}/sts.txt"),
 }
 
 
