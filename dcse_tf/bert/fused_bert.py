@@ -96,6 +96,8 @@ class FusedBert(tf.Module):
         tokens]`, and in the same shape, int32, segment_ids (all 0 if missing) and, if the BERT has
         speaker embeddings, speaker_ids.
         """
+        if training:
+            raise ValueError("FusedBert is for inference")
         token_ids = inputs["token_ids"]
         tokens = tf.shape(token_ids)[1]
         x = tf.gather(self._tokens, token_ids) + self._positions[:tokens]
