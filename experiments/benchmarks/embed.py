@@ -50,10 +50,10 @@ def main() -> None:
         for name in args.forms:
             export, flags = FORMS[name]
             model = checkout.export(inputs, *export.split()) if export else args.encoder
-            embed = functools.partial(checkout.embed, model=model, flags=flags.split())
-            run = functools.partial(jobs.compare_sizes, inputs.sentences, embed)
+            given = (model, *flags.split())
+            run = functools.partial(checkout.measure_embedding, inputs, *given)
             cases.append(measure.Case(name, run))
-            start = functools.partial(embed, line)
+            start = functools.partial(checkout.embed, line, *given)
             starts.append(measure.Case(name, functools.partial(measure.timed, start)))
         rows = measure.run_rounds(cases, args.rounds)
         # The first round, which reads the files from disk, does not count.

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -50,17 +51,11 @@ def make_parser(description: str | None, rounds: int = 3) -> argparse.ArgumentPa
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """Files that all measured jobs read; of pairs, the second is ten times the first.
+    """Files that all measured jobs read; of pairs, the second is ten times the first."""
 
-    Attributes:
-        dialogues: session_tsv file for training.
-        sentences: text files, for embedding.
-        contexts: jsonl files of dialogues, for response selection.
-    """
-
-    dialogues: pathlib.Path
-    sentences: tuple[pathlib.Path, pathlib.Path]
-    contexts: tuple[pathlib.Path, pathlib.Path]
+    dialogues: pathlib.Path  # session_tsv, for training
+    sentences: tuple[pathlib.Path, pathlib.Path]  # texts, for embedding
+    contexts: tuple[pathlib.Path, pathlib.Path]  # dialogues in jsonl, for response selection
 
 
 def write_inputs(folder: pathlib.Path, sentences: int = 10, contexts: int = 10) -> Inputs:
@@ -98,31 +93,14 @@ def write_inputs(folder: pathlib.Path, sentences: int = 10, contexts: int = 10) 
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Usage:
-    """What a process and its children used.
-
-    Attributes:
-        seconds, cpu_seconds: wall and processor time.
-        kernel_seconds: the part of the processor time that was spent in the kernel.
-        page_faults: number of minor ones, which take a page from the system.
-        peak_mb: peak memory of the largest process.
-    """
+class Usage(NamedTuple):
+    """What a process and its children used."""
 
     seconds: float
     cpu_seconds: float
-    kernel_seconds: float
-    page_faults: int
-    peak_mb: float
-
-    def __sub__(self, other: "Usage") -> "Usage":
-        return Usage(
-            self.seconds - other.seconds,
-            self.cpu_seconds - other.cpu_seconds,
-            self.kernel_seconds - other.kernel_seconds,
-            self.page_faults - other.page_faults,
-            self.peak_mb,
-        )
+    kernel_seconds: float  # the part of the processor time that was spent in the kernel
+    page_faults: int  # minor ones, which take a page from the system
+    peak_mb: float  # memory of the largest process
 
     def describe(self) -> dict[str, float]:
         """The figures that are shown beside a rate."""
@@ -155,40 +133,34 @@ class Checkout:
         self, name: str, subject: str, inputs: Inputs, args: argparse.Namespace, *flags: str
     ) -> Case:
         """The case that measures one of `SUBJECTS`, with further flags for its job."""
-        model, bfloat16 = self.encoder, "--compute_dtype=bfloat16"
+        return Case(name, lambda: self._measure(subject, inputs, args.steps, *flags))
 
-        def rerank(path: pathlib.Path) -> Usage:
-            return self.evaluate(path, self.train_reranker(inputs), *flags)
+    def _measure(self, subject: str, inputs: Inputs, steps: int, *flags: str) -> Round:
+        if subject in ("train", "bfloat16"):
+            # Steps of the recommended preset, without warm-up, saving and evaluation.
+            how = ["--flagfile=flags/recommended.flags"]
+            how += ["--compute_dtype=bfloat16"] if subject == "bfloat16" else []
+            run_dir, used = self.train(inputs, WARM_UP_STEPS + steps, *how, *flags)
+            seconds, samples = read_training(run_dir)
+            return Round(seconds, samples, used.describe())
+        if subject == "embed":
+            return self.measure_embedding(inputs, self.encoder, *flags)
+        model = self.train_reranker(inputs) if subject == "rerank" else self.encoder
 
-        run: dict[str, Callable[[], Round]] = {
-            "train": lambda: self._measure_training(inputs, args.steps, *flags),
-            "bfloat16": lambda: self._measure_training(inputs, args.steps, bfloat16, *flags),
-            "embed": lambda: compare_sizes(inputs.sentences, lambda p: self.embed(p, model, flags)),
-            "evaluate": lambda: compare_sizes(
-                inputs.contexts, lambda path: self.evaluate(path, model, *flags)
-            ),
-            "rerank": lambda: compare_sizes(inputs.contexts, rerank),
-        }
-        return Case(name, run[subject])
+        def evaluate(path: pathlib.Path) -> Usage:
+            given = (f"--model={model}", f"--response_selection={path}", "--max_samples=0")
+            return self.run("evaluate", *given, *flags)
 
-    def embed(
-        self, path: pathlib.Path, model: str | pathlib.Path, flags: Sequence[str] = ()
-    ) -> Usage:
+        return compare_sizes(inputs.contexts, evaluate)
+
+    def measure_embedding(self, inputs: Inputs, model: object, *flags: str) -> Round:
+        """Embeds the sentences."""
+        return compare_sizes(inputs.sentences, lambda path: self.embed(path, model, *flags))
+
+    def embed(self, path: pathlib.Path, model: object, *flags: str) -> Usage:
         """Embeds the lines of a file."""
         rows = f"--output={self._new_place('rows.npy')}"
         return self.run("embed", f"--model={model}", f"--input={path}", rows, *flags)
-
-    def evaluate(self, path: pathlib.Path, model: str | pathlib.Path, *flags: str) -> Usage:
-        """Ranks the responses of a file of dialogues."""
-        given = (f"--model={model}", f"--response_selection={path}", "--max_samples=0")
-        return self.run("evaluate", *given, *flags)
-
-    def _measure_training(self, inputs: Inputs, steps: int, *flags: str) -> Round:
-        """Steps of the recommended preset, without warm-up, saving and evaluation."""
-        preset = "--flagfile=flags/recommended.flags"
-        run_dir, used = self.train(inputs, WARM_UP_STEPS + steps, preset, *flags)
-        seconds, samples = read_training(run_dir)
-        return Round(seconds, samples, used.describe())
 
     def train(self, inputs: Inputs, steps: int, *flags: str) -> tuple[pathlib.Path, Usage]:
         """Trains on the dialogues, which the first call prepares; returns the run directory."""
@@ -253,7 +225,8 @@ def compare_sizes(paths: Sequence[pathlib.Path], job: Callable[[pathlib.Path], U
     few, many = (path.read_bytes().count(b"\n") for path in paths)
     if large.seconds <= small.seconds:
         sys.exit(f"error: {many} took no longer than {few}: measure more of them")
-    used = large - small
+    used = Usage(*(after - before for after, before in zip(large, small)))
+    used = used._replace(peak_mb=large.peak_mb)
     return Round(used.seconds, many - few, {"start-up s": small.seconds, **used.describe()})
 
 

@@ -6,12 +6,9 @@ their ratio within a round: the result is the median ratio over rounds, not the 
 
 import argparse
 import dataclasses
-import datetime
 import importlib.metadata
-import json
 import os
 import pathlib
-import shlex
 import statistics
 import sys
 import time
@@ -22,6 +19,8 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 
 import report
 import runs
+
+from dcse_tf.files import write_record
 
 PACKAGES = ("tensorflow", "tensorflow-text", "keras", "keras-hub", "numpy")
 # Instructions that decide the speed of matrix products, and their flags in /proc/cpuinfo.
@@ -38,16 +37,11 @@ LOAD_BEFORE = os.getloadavg()[0]
 
 @dataclasses.dataclass(frozen=True)
 class Round:
-    """What a case did in one round.
+    """What a case did in one round."""
 
-    Attributes:
-        seconds: wall time.
-        amount: how much it did, in the unit of its case.
-        more: other figures to show, such as peak memory.
-    """
-
-    seconds: float
-    amount: float
+    seconds: float  # wall time
+    amount: float  # how much it did, in the unit of its case
+    # Other figures to show, such as peak memory.
     more: dict[str, float] = dataclasses.field(default_factory=dict)
 
     @property
@@ -58,34 +52,19 @@ class Round:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Something to measure.
+    """Something to measure."""
 
-    Attributes:
-        name: the name in the table.
-        run: runs one round.
-    """
-
-    name: str
-    run: Callable[[], Round]
+    name: str  # in the table
+    run: Callable[[], Round]  # runs one round
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A case over all rounds.
-
-    Attributes:
-        name: the case's name.
-        rounds: the measured rounds.
-        ratios: in each round the rate relative to that of the first case.
-    """
+    """A case over all rounds."""
 
     name: str
-    rounds: list[Round]
-    ratios: list[float]
-
-    def more(self, name: str) -> float:
-        """The median of one of the other figures."""
-        return statistics.median(each.more[name] for each in self.rounds)
+    rounds: list[Round]  # the measured ones
+    ratios: list[float]  # in each round the rate relative to that of the first case
 
 
 def timed(function: Callable[[], Any]) -> Round:
@@ -138,9 +117,10 @@ def make_table(title: str, unit: str, rows: Sequence[Row]) -> dict[str, Any]:
     more = list(dict.fromkeys(name for row in rows for name in row.rounds[0].more))
     cells = []
     for row in rows:
-        rates = [each.rate for each in row.rounds]
-        others = [figure(row.more(name)) if name in row.rounds[0].more else "" for name in more]
-        cells.append([row.name, spread(rates), spread(row.ratios), *others])
+        cells.append([row.name, spread([each.rate for each in row.rounds]), spread(row.ratios)])
+        for name in more:
+            values = [each.more[name] for each in row.rounds if name in each.more]
+            cells[-1].append(figure(statistics.median(values)) if values else "")
     columns = ["", f"{unit} a second", f"times {rows[0].name}", *more]
     return {"title": title, "columns": columns, "rows": cells}
 
@@ -163,8 +143,8 @@ def make_parser(description: str | None, rounds: int = 3) -> argparse.ArgumentPa
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=rounds, help="default: %(default)s")
     add = parser.add_argument
+    add("--rounds", type=int, default=rounds, help="default: %(default)s")
     add("--output", type=pathlib.Path, help="JSON file to write")
     add("--no_peers", action="store_true", help="measure without the PyTorch peers")
     environment = runs.ROOT / ".venv-peers"
@@ -176,18 +156,14 @@ def tell(path: pathlib.Path | None, title: str, tables: Sequence[Any], *notes: s
     """Prints a report, and writes it if there is a path."""
     versions = {name: importlib.metadata.version(name) for name in PACKAGES}
     found = {
-        "title": title,
-        "command": shlex.join(["python", *sys.argv]),
-        "commit": runs.read_commit(),
-        "date": datetime.date.today().isoformat(),
+        **report.describe_origin(title),
         "machine": describe_machine(),
         "notes": [*notes, f"Load before the start: {LOAD_BEFORE:.1f}. Versions: {versions}."],
         "tables": list(tables),
     }
     print(f"\n{report.format_report(found)}")
     if path:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_record(path, found, sort_keys=False)
 
 
 def describe_machine() -> str:

@@ -33,7 +33,7 @@ def find_python(args: argparse.Namespace) -> str:
     return str(python)
 
 
-class Peer:
+class Peer(contextlib.AbstractContextManager):
     """A process of torch_peer.py; it is idle except between request and answer.
 
     Args:
@@ -68,9 +68,6 @@ class Peer:
     def run(self, variant: str) -> Round:
         """Runs one round of a variant."""
         return Round(**self._ask(variant))
-
-    def __enter__(self) -> "Peer":
-        return self
 
     def __exit__(self, *_: object) -> None:
         if self._process.stdin:

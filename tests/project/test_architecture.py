@@ -91,7 +91,7 @@ BUDGETS = {
     "tasks": 1930,
     "training": 1454,
     "tests": 17739,
-    "experiments": 2953,
+    "experiments": 2921,
     "docs": 2197,
 }
 
