@@ -5,9 +5,11 @@ import json
 import pathlib
 
 import dialogue_cse
+import discovery
 import domain
 import jobs
 import measurements
+import numpy as np
 import pytest
 import report
 import response_selection
@@ -162,3 +164,14 @@ def test_the_page_of_measurements_is_that_of_the_results():
     assert measurements.PAGE.read_text(encoding="utf-8") == measurements.make_page()
     named = {name for names in measurements.SECTIONS.values() for name in names.split()}
     assert named == {path.stem for path in measurements.RESULTS.glob("*.json")}
+
+
+def test_clusters_are_matched_with_labels():
+    """Three of four texts are in the cluster of their label; 40 equal scores have no error."""
+    assert discovery.match(np.array([0, 0, 1, 1]), np.array([1, 1, 0, 2])) == 0.75
+    labels = np.arange(40) // 2 % 4
+    scores = discovery.score(labels, labels[::-1] + 0)
+    assert {name: values[0] for name, values in scores.items()} == {
+        **{"NMI": pytest.approx(100), "ARI": pytest.approx(100), "accuracy": 100}
+    }
+    assert discovery.estimate(scores["accuracy"]) == [100.0, 0.0]
