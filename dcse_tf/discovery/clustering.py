@@ -118,6 +118,8 @@ def choose_number(rows: np.ndarray, tree: np.ndarray) -> int:
     metrics = require("sklearn.metrics", "discover", "choosing the number of clusters")
     tried = np.unique(np.round(2 * _STEP ** np.arange(100)).astype(int))
     tried = tried[tried <= min(_MOST, len(rows) // _LEAST_ROWS)]
+    # A handful of clusters of thousands of texts would say nothing.
+    tried = tried[tried >= len(rows) ** 0.5 / 8]
     # Every other row, every other two, every other four.
     sides = [np.arange(len(rows)) >> shift & 1 for shift in range(_HALVINGS)]
     parts = [[rows[side == half] for half in range(2)] for side in sides]
