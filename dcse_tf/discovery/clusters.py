@@ -1,5 +1,6 @@
 """The clusters that `dcse discover` found: labels for new texts, and identities across time."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -14,7 +15,7 @@ from dcse_tf.encoder.backend import normalize
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.files import require_same
-from dcse_tf.input_files import read_json_object
+from dcse_tf.input_files import UNREADABLE_ARRAY, read_json_object
 
 CLUSTERS_FILE, CENTRES_FILE, RECORD_FILE = "clusters.jsonl", "centres.npy", "report.json"
 _MODEL = "contents of `model`"
@@ -30,32 +31,24 @@ class Label(NamedTuple):
     similarity: float  # the cosine with the nearest cluster's centre
 
 
+@dataclasses.dataclass(frozen=True)
 class Clusters:
     """The clusters of a report, nearest to which new texts are labelled.
 
         clusters = dcse_tf.Clusters.load("report")
         clusters.predict(["where is my parcel"])
 
-    Args:
+    Attributes:
         records: the lines of clusters.jsonl.
         centres: float32 `[clusters, dim]`, of length 1.
         encoder: the encoder that the report was made with.
         next_id: an id that no cluster has had.
-
-    Attributes:
-        records, next_id: as given.
     """
 
-    def __init__(
-        self,
-        records: Sequence[dict[str, Any]],
-        centres: np.ndarray,
-        encoder: SentenceEncoder,
-        next_id: int,
-    ):
-        self.records, self.next_id = records, next_id
-        self._centres, self._encoder = centres, encoder
-        self._least = np.array([record["least_similarity"] for record in records])
+    records: Sequence[dict[str, Any]]
+    centres: np.ndarray
+    encoder: SentenceEncoder
+    next_id: int
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], encoder: SentenceEncoder | None = None) -> Self:
@@ -71,7 +64,7 @@ class Clusters:
             lines = (path / CLUSTERS_FILE).read_text(encoding="utf-8").splitlines()
             records, centres = list(map(json.loads, lines)), np.load(path / CENTRES_FILE)
             made_from, next_id = {_MODEL: record["model"]}, int(record["next_id"])
-        except (OSError, KeyError, TypeError, ValueError) as error:
+        except UNREADABLE_ARRAY as error:
             raise InputError(f"{path}: not a report of discover: {error!r}") from error
         if encoder is None:
             encoder = SentenceEncoder.from_options(ModelOptions(**settings))
@@ -83,14 +76,14 @@ class Clusters:
         """Labels texts by the nearest centre, or by None where 99 of 100 texts of that cluster are
         nearer to it.
         """
-        return self.label(self._encoder.encode(texts, show_progress=show_progress))
+        return self.label(self.encoder.encode(texts, show_progress=show_progress))
 
     def label(self, embeddings: np.ndarray) -> list[Label]:
         """`predict` for texts that the encoder has embedded, float `[n, dim]`."""
-        cosines = normalize(embeddings) @ self._centres.T
+        cosines = normalize(embeddings) @ self.centres.T
         nearest = cosines.argmax(axis=1)
         best = cosines[np.arange(len(cosines)), nearest]
-        near = best >= self._least[nearest]
+        near = best >= np.array([record["least_similarity"] for record in self.records])[nearest]
         chosen = [self.records[place] for place in nearest]
         return [
             Label(record["id"], record["name"], value) if found else Label(None, "", value)

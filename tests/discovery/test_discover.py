@@ -1,12 +1,14 @@
 """`dcse discover` on dialogues about four things, by vectors of words."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 
 import dcse_tf
 from dcse_tf.cli.commands import main
+from dcse_tf.errors import InputError
 from dcse_tf.evaluation.retrieval import read_retrieval_set
 
 # Requests about a thing are the vector of its own word and a little of the others'.
@@ -206,6 +208,14 @@ def test_a_report_of_another_encoder_is_refused(report, model, tmp_path):
     main(["fit_baseline", *flags, f"--output_dir={tmp_path}/other"])
     with pytest.raises(SystemExit, match=r"was made with another encoder"):
         discover(tmp_path / "other", tmp_path, make_dialogues(COUNTS), f"--previous={report[0]}")
+
+
+@pytest.mark.parametrize("name", ["centres.npy", "clusters.jsonl", "report.json"])
+def test_a_broken_report_is_named(report, tmp_path, name):
+    shutil.copytree(report[0], tmp_path / "report")
+    (tmp_path / "report" / name).write_text("" if name == "centres.npy" else "{")
+    with pytest.raises(InputError, match="report"):
+        dcse_tf.Clusters.load(tmp_path / "report")
 
 
 @pytest.mark.parametrize("count", [1, 2])
