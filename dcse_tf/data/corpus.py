@@ -169,6 +169,26 @@ def read_sessions(
         yield join_session(raw, config, dropped)
 
 
+def read_long_sessions(
+    config: CorpusOptions, bad_lines: BadLines, dropped: collections.Counter[str]
+) -> Iterator[Session]:
+    """`read_sessions`, of which those of fewer than `min_turns` turns are counted and left out.
+    Raises InputError at the end if none was long enough.
+    """
+    found = False
+    for session in read_sessions(config, bad_lines, dropped):
+        if len(session.turns) < config.min_turns:
+            dropped["short_sessions"] += 1
+        else:
+            found = True
+            yield session
+    if not found:
+        raise InputError(
+            f"`input`={','.join(config.input)}: no session of at least {config.min_turns} turns "
+            f"({describe_dropped(dropped, bad_lines.count)})"
+        )
+
+
 def read_raw_sessions(config: CorpusOptions, bad_lines: BadLines) -> Iterator[RawSession]:
     """Yields all sessions of the input as the format's reader does."""
     raw = read_files(resolve_inputs(config.input), config, bad_lines)

@@ -13,7 +13,7 @@ import scipy
 from dcse_tf.bert.encoder_options import ModelOptions
 from dcse_tf.encoder.backend import normalize
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
-from dcse_tf.errors import InputError
+from dcse_tf.errors import name_input
 from dcse_tf.files import require_same
 from dcse_tf.input_files import UNREADABLE_ARRAY, read_json_object
 
@@ -59,13 +59,11 @@ class Clusters:
         """
         path = pathlib.Path(folder)
         record = read_json_object(path / RECORD_FILE, "a report of discover")
-        try:
+        with name_input(f"{path}: not a report of discover", UNREADABLE_ARRAY):
             settings = {name: record["settings"][name] for name in ModelOptions.fields()}
             lines = (path / CLUSTERS_FILE).read_text(encoding="utf-8").splitlines()
             records, centres = list(map(json.loads, lines)), np.load(path / CENTRES_FILE)
             made_from, next_id = {_MODEL: record["model"]}, int(record["next_id"])
-        except UNREADABLE_ARRAY as error:
-            raise InputError(f"{path}: not a report of discover: {error!r}") from error
         if encoder is None:
             encoder = SentenceEncoder.from_options(ModelOptions(**settings))
         problem = f"{path}: was made with another encoder"

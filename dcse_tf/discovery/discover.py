@@ -10,7 +10,7 @@ import numpy as np
 from absl import logging
 
 from dcse_tf.bert.encoder_options import ModelOptions
-from dcse_tf.data.corpus import CorpusOptions, describe_dropped, read_sessions
+from dcse_tf.data.corpus import CorpusOptions, read_long_sessions
 from dcse_tf.data.dialogue import fold_spaces, make_splitter
 from dcse_tf.discovery.cluster_report import Answers, Found, describe_clusters, write_report
 from dcse_tf.discovery.clustering import cluster, find_centres, measure_sharpness
@@ -138,10 +138,7 @@ def _read_turns(config: DiscoverOptions) -> _Turns:
     roles: dict[str, int] = {}
     known: dict[str, int] = {}
     distinct: list[str] = []
-    for session in read_sessions(config, bad_lines, dropped):
-        if len(session.turns) < config.min_turns:
-            dropped["short_sessions"] += 1
-            continue
+    for session in read_long_sessions(config, bad_lines, dropped):
         for turn in session.turns:
             text = known.setdefault(turn.text.casefold(), len(distinct))
             if text == len(distinct):
@@ -150,11 +147,6 @@ def _read_turns(config: DiscoverOptions) -> _Turns:
             for column, number in zip(numbers, row, strict=True):
                 column.append(number)
         session_ids.append(fold_spaces(session.session_id))
-    if not session_ids:
-        raise InputError(
-            f"`input`={','.join(config.input)}: no session of at least {config.min_turns} turns "
-            f"({describe_dropped(dropped, bad_lines.count)})"
-        )
     left_out = {**dropped, "bad_lines": bad_lines.count}
     sessions, speakers, texts = (np.array(column, np.int64) for column in numbers)
     return _Turns(sessions, speakers, texts, session_ids, list(roles), distinct, left_out)

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from dcse_tf.data.corpus import CorpusOptions, describe_dropped, read_sessions
+from dcse_tf.data.corpus import CorpusOptions, read_long_sessions
 from dcse_tf.data.dialogue import Session, list_marks, make_splitter
-from dcse_tf.errors import InputError
 from dcse_tf.evaluation.report import align, short_path
 from dcse_tf.evaluation.retrieval import read_retrieval_set, read_sts_set
 from dcse_tf.files import atomic_directory, hash_number, write_record
@@ -56,20 +55,12 @@ def inspect_data(config: InspectOptions) -> str:
         found = _Statistics()
         bad_lines = config.count_bad_lines()
         dropped = collections.Counter(short_sessions=0, empty_utterances=0)
-        for session in read_sessions(config, bad_lines, dropped):
-            if len(session.turns) < config.min_turns:
-                dropped["short_sessions"] += 1
-                continue
+        for session in read_long_sessions(config, bad_lines, dropped):
             found.add(session)
             for key, turn in ((_normalize(turn.text), turn) for turn in session.turns):
                 for path, sentences in wanted.items():
                     if len(key) >= _LONG and key in sentences:
                         leaks[path].setdefault(key, (turn.text, session.session_id))
-        if not found.turns:
-            raise InputError(
-                f"`input`={','.join(config.input)}: no session of at least {config.min_turns} "
-                f"turns ({describe_dropped(dropped, bad_lines.count)})"
-            )
         left_out = {**dropped, "bad_lines": bad_lines.count}
         figures = found.describe()
         counts = {str(path): len(places) for path, places in leaks.items()}
