@@ -5,8 +5,6 @@ Signatures follow from the classes of options; `dcse_tf/__init__.pyi` spells the
 and type checkers, and `dcse JOB --help` explains them.
 """
 
-# mypy: disable-error-code="empty-body"
-
 import contextlib
 import functools
 import importlib
@@ -47,9 +45,8 @@ def make_options(
     return kind.from_dict(read_flags(kind, job, flags)[1] | keywords)
 
 
-def _job(kind: type[T], run: str = "") -> Callable[[Callable[[T], Any]], Any]:
-    """Makes a function of keyword arguments from one of a job's options, which stays as its `run`;
-    or `run` names that one, as MODULE:NAME, and the function only describes it.
+def _job(kind: type[T]) -> Callable[[Callable[[T], Any]], Any]:
+    """Makes a function of keyword arguments from one of a job's options, which stays as its `run`.
 
     Every function takes `preset`, a preset's name or several, of which later ones win, and the
     options of the class as keywords. None counts as not given. It raises OptionError if an option
@@ -58,8 +55,6 @@ def _job(kind: type[T], run: str = "") -> Callable[[Callable[[T], Any]], Any]:
     """
 
     def decorate(function: Any) -> Any:
-        compute = (lambda options: load(run)(options)) if run else function
-
         @functools.wraps(function)
         def call(*, preset: str | Sequence[str] = (), **given: Any) -> Any:
             job = function.__name__
@@ -71,11 +66,11 @@ def _job(kind: type[T], run: str = "") -> Callable[[Callable[[T], Any]], Any]:
             own = any(form != logging.BASIC_FORMAT for form in formats)
             shown = contextlib.nullcontext() if own else progress.show_log()
             with shown, name_missing_tensorflow(job):
-                return compute(options)
+                return function(options)
 
         # `help` would show the function inside.
         del call.__wrapped__
-        vars(call).update(options=kind, run=compute)
+        vars(call).update(options=kind, run=function)
         return call
 
     return decorate
@@ -99,11 +94,8 @@ def prepare_data(options: PrepareOptions) -> "Manifest":
         InputError: an input cannot be read, has too many bad lines, or has no training session.
         FileExistsError: the output exists, without `overwrite`.
     """
-    if options.spark_master:
-        from dcse_tf.spark.prepare_on_spark import prepare_on_spark as job
-    else:
-        from dcse_tf.data.prepare import prepare as job
-    return job(options)
+    on_cluster, here = "spark.prepare_on_spark:prepare_on_spark", "data.prepare:prepare"
+    return load(on_cluster if options.spark_master else here)(options)
 
 
 @_job(DiscoverOptions)
@@ -124,15 +116,13 @@ def discover(options: DiscoverOptions) -> Any:
         InputError: the model or an input cannot be used, or there is no turn of the role.
         FileExistsError: the output exists, without `overwrite`.
     """
-    from dcse_tf.discovery import discover as job
-
-    records = job.discover(options)
+    records = load("discovery.discover:discover")(options)
     with contextlib.suppress(ImportError):
         return importlib.import_module("pandas").DataFrame(records)
     return records
 
 
-@_job(TrainOptions, "training.train:train")
+@_job(TrainOptions)
 def train(options: TrainOptions) -> "Outcome | None":
     """Trains a sentence encoder or a re-ranker on a prepared corpus, or resumes a run.
 
@@ -153,9 +143,10 @@ def train(options: TrainOptions) -> "Outcome | None":
         LockedError: another process is working in the run directory.
         Stopped: a signal, such as Ctrl-C, stopped the run; the same call resumes it.
     """
+    return load("training.train:train")(options)
 
 
-@_job(FitBaselineOptions, "training.fit_baseline:fit_baseline")
+@_job(FitBaselineOptions)
 def fit_baseline(options: FitBaselineOptions) -> str:
     """Fits a baseline without training: centering, whitening, flow, or averaged word vectors.
 
@@ -172,9 +163,10 @@ def fit_baseline(options: FitBaselineOptions) -> str:
         InputError: the encoder or the corpus cannot be used.
         FileExistsError: the output exists, without `overwrite`.
     """
+    return load("training.fit_baseline:fit_baseline")(options)
 
 
-@_job(EvaluateOptions, "evaluation.evaluate:evaluate")
+@_job(EvaluateOptions)
 def evaluate(options: EvaluateOptions) -> "list[Result]":
     """Scores a sentence encoder on retrieval, STS and response selection sets.
 
@@ -191,6 +183,7 @@ def evaluate(options: EvaluateOptions) -> "list[Result]":
         InputError: the model or a set cannot be used.
         OutputError: the results cannot be written to `output`.
     """
+    return load("evaluation.evaluate:evaluate")(options)
 
 
 class Embedded(NamedTuple):
@@ -221,14 +214,12 @@ def embed(options: EmbedOptions) -> Embedded:
         LockedError: another process is writing it.
         OutputError: it cannot be written.
     """
-    if options.spark_master:
-        from dcse_tf.spark.embed_on_spark import embed_on_spark as job
-    else:
-        from dcse_tf.search.embed_file import embed as job
+    on_cluster, here = "spark.embed_on_spark:embed_on_spark", "search.embed_file:embed"
+    job = load(on_cluster if options.spark_master else here)
     return Embedded(pathlib.Path(options.output), *job(options))
 
 
-@_job(MergeOptions, "training.merge:merge")
+@_job(MergeOptions)
 def merge(options: MergeOptions) -> pathlib.Path:
     """Averages an encoder's weights from before and after training.
 
@@ -243,9 +234,10 @@ def merge(options: MergeOptions) -> pathlib.Path:
         OptionError: the encoders differ in architecture or vocabulary.
         FileExistsError: the output exists, without `overwrite`.
     """
+    return load("training.merge:merge")(options)
 
 
-@_job(ExportOptions, "exporting.export:export")
+@_job(ExportOptions)
 def export(options: ExportOptions) -> pathlib.Path:
     """Exports an encoder or re-ranker, such as to SavedModel, sentence-transformers or ONNX.
 
@@ -260,3 +252,4 @@ def export(options: ExportOptions) -> pathlib.Path:
         FileExistsError: the output exists, without `overwrite`.
         OutputError: the export cannot be written, or its outputs differ from the model's.
     """
+    return load("exporting.export:export")(options)

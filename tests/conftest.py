@@ -71,7 +71,7 @@ def data_dir(
         test_fraction=0.2,
         shards=3,
     )
-    prepare(config, None)
+    prepare(config)
     return folder
 
 

@@ -82,11 +82,6 @@ class Context:
         """Maximum number of context turns."""
         return len(self.offsets)
 
-    @property
-    def first_response(self) -> int:
-        """Index of the first turn that can be a response: one that has a context."""
-        return 0 if self.side == "both" else 1
-
     def of(self, num_turns: int, response: int) -> list[int]:
         """The indices of a response's context turns, in order, in a session of `num_turns`."""
         around = (response + offset for offset in self.offsets)

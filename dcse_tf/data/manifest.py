@@ -5,14 +5,13 @@ which says what each block holds, it resumes at any step without reading what co
 """
 
 import dataclasses
-import json
 import pathlib
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dcse_tf.errors import InputError
-from dcse_tf.files import hash_file
+from dcse_tf.files import hash_file, write_json
 from dcse_tf.input_files import read_json_object
 
 FORMAT_VERSION = 5
@@ -33,7 +32,7 @@ class Split:
     truncated_utterances: int
     shards: list[dict[str, Any]]  # TFRecord files in the corpus' folder: "name", "bytes"
     index: dict[str, str]  # the file that holds the `Blocks` of the shards: "name", "sha256"
-    given: dict[str, int] | None = None  # candidates for last turns: "negatives", "most" of one
+    given: dict[str, int] | None = None  # candidates for last turns: "negatives"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,11 +52,7 @@ class Manifest:
 def write_manifest(folder: pathlib.Path, manifest: Manifest) -> None:
     """Writes the manifest into the folder of its corpus."""
     content = {"format_version": FORMAT_VERSION, **dataclasses.asdict(manifest)}
-    for split in content["splits"].values():
-        if split["given"] is None:
-            del split["given"]
-    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    (folder / FILE_NAME).write_text(text, encoding="utf-8")
+    write_json(folder / FILE_NAME, content)
 
 
 def read_manifest(folder: pathlib.Path, tokenizer_fingerprint: str | None = None) -> Manifest:

@@ -52,32 +52,26 @@ class ChunkRecords(NamedTuple):
 Tokenise = Callable[[PrepareOptions, Vocabulary, BadLines], Generator[ChunkRecords]]
 
 
-def prepare(
-    config: PrepareOptions,
-    vocabulary_folder: pathlib.Path | None = None,
-    tokenise: Tokenise | None = None,
-) -> Manifest:
+def prepare(config: PrepareOptions, tokenise: Tokenise | None = None) -> Manifest:
     """Reads, joins, filters, splits, tokenises and writes a corpus.
 
-    The vocabulary is that of a folder, by default of the checkpoint that `vocab` names; without one
-    it is trained. `tokenise` makes the records, by default in this process.
+    `tokenise` makes the records, by default in this process.
 
     Raises:
         InputError: an input cannot be read, has too many bad lines, or leaves no training session;
             or the prefix leaves no room for a text.
         FileExistsError: the output exists and may not be replaced.
     """
-    if config.vocab and not vocabulary_folder:
-        vocabulary_folder = resolve_checkpoint(config.vocab, "vocab", weights=False)
     with atomic_directory(pathlib.Path(config.output_dir), config.overwrite) as folder:
-        if vocabulary_folder is None:
+        vocabulary: Vocabulary
+        if config.vocab:
+            vocabulary = read_vocabulary(resolve_checkpoint(config.vocab, "vocab", weights=False))
+        else:
             texts = _TrainTexts(config)
-            vocabulary: Vocabulary = train_vocabulary(texts, config.vocab_size, config.lowercase)
+            vocabulary = train_vocabulary(texts, config.vocab_size, config.lowercase)
             if len(vocabulary.tokens) <= len(SPECIAL_TOKENS):
                 raise InputError(f"`input`={','.join(config.input)}: no text to train on")
             logging.info("trained a vocabulary of %d entries", len(vocabulary.tokens))
-        else:
-            vocabulary = read_vocabulary(vocabulary_folder)
         if config.prefix:
             vocabulary = vocabulary.with_prefix(config.prefix)
         vocabulary.require_room(config.max_sequence_length)

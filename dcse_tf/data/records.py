@@ -126,7 +126,7 @@ class SplitWriter:
             file = (folder / f"{split}.jsonl").open("w", encoding="utf-8", newline="\n")
             self._texts = stack.enter_context(file)
         self._blocks: list[list[list[int]]] = [[] for _ in range(shards)]  # of each shard
-        self._sessions, self._most = 0, 0
+        self._sessions = 0
         self._counts = np.zeros(4, np.int64)  # see `SessionRecord`
 
     def write(self, session: SessionRecord) -> None:
@@ -142,7 +142,6 @@ class SplitWriter:
             self._texts.write(f"{session.text}\n")
         self._sessions += 1
         self._counts += session.counts
-        self._most = max(self._most, session.counts[3])
 
     def finish(self) -> Split:
         """Writes the index and returns the split's entry in the manifest. Call it after closing."""
@@ -152,7 +151,7 @@ class SplitWriter:
         np.save(self._index, table, allow_pickle=False)
         index = {"name": self._index.name, "sha256": hash_file(self._index)}
         turns, tokens, truncated, negatives = self._counts.tolist()
-        given = {"negatives": negatives, "most": self._most} if negatives else None
+        given = {"negatives": negatives} if negatives else None
         return Split(self._sessions, turns, tokens, truncated, shards, index, given)
 
 

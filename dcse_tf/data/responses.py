@@ -48,7 +48,7 @@ class ResponseSource:
             begin = tf.random.stateless_uniform([], seed, 0, count - length + 1, tf.int32)
             end = begin + length
         else:
-            first = self.context.first_response
+            first = 0 if self.context.side == "both" else 1  # a response has a context
             response = tf.random.stateless_uniform([], seed, first, count, tf.int32)
             begin = tf.maximum(response + self.context.offsets[0], 0)
             end = tf.minimum(response + max(self.context.offsets[-1], 0) + 1, count)

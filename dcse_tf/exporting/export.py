@@ -83,8 +83,10 @@ def write_model_card(
     # See `dcse_tf.training`; a folder without them was made elsewhere.
     paths = run_dir / "config.json", source / "training.json", run_dir / "corpus.json"
     trained = source == run_dir / ENCODER_FOLDER and paths[0].is_file()
-    settings, kept, corpus = (_read(path) if trained else {} for path in paths)
-    if share := _read(source / "merge.json").get("share"):
+    settings, kept, corpus = (
+        read_json_object(path, optional=True) if trained else {} for path in paths
+    )
+    if share := read_json_object(source / "merge.json", optional=True).get("share"):
         told = f"{1 - share:g} of the start, {share:g} of the trained encoder"
         facts = {**facts, "averaged weights": told}
     versions = [f"python {platform.python_version()}"]
@@ -171,7 +173,3 @@ def _describe_training(
             # Without the folders of the machine that it was trained on.
             told = "/".join(str(value).split("/")[-2:])
         yield name, ", ".join(told) if isinstance(told, tuple) else str(told)
-
-
-def _read(path: pathlib.Path) -> dict[str, Any]:
-    return read_json_object(path) if path.is_file() else {}

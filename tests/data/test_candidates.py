@@ -195,7 +195,7 @@ def test_a_record_has_the_negatives_of_its_last_turn(tmp_path):
     assert session["token_ids"].to_list() == [turn_ids(0, turn) for turn in range(3)]
     # [CLS], two words and [SEP]; the third word is cut, as a turn's would be.
     assert given["token_ids"].to_list() == [turn_ids(7, 1), turn_ids(8, 1)]
-    assert manifest.splits["train"].given == {"negatives": 2, "most": 2}
+    assert manifest.splits["train"].given == {"negatives": 2}
     assert manifest.splits["train"].utterances == 3
     check_records(tmp_path / "data", manifest)
 

@@ -286,7 +286,7 @@ def test_a_vocabulary_is_trained_on_the_train_split_alone(tmp_path):
         vocab_size=2000,
         dev_fraction=0.5,
     )
-    prepare(config, None)
+    prepare(config)
     tokens = set(read_vocabulary(tmp_path / "data/vocabulary").tokens)
     assert {"common", "word"} <= tokens
 

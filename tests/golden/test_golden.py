@@ -122,11 +122,11 @@ def write_inputs(folder: pathlib.Path) -> dict[str, str]:
         format="candidates",
         input=(str(path),),
         output_dir=str(folder / "given/data"),
-        vocab="./vocab",
+        vocab=str(write_vocabulary_folder(folder / "given/vocab")),
         dev_fraction=0.0,
         test_fraction=0.0,
     )
-    prepare(options, write_vocabulary_folder(folder / "given/vocab"))
+    prepare(options)
     write_encoder(folder / "encoder")
     return {
         "dialogues": str(folder / "dialogues/data"),

@@ -43,12 +43,12 @@ def run(folder, content, name="corpus", **settings):
         "format": "session_tsv",
         "input": (str(path),),
         "output_dir": str(folder / "data"),
-        "vocab": "./vocab",
+        "vocab": str(write_vocabulary_folder(folder / "vocab")),
         "dev_fraction": 0.0,
         "test_fraction": 0.0,
         **settings,
     }
-    return prepare(PrepareOptions(**values), write_vocabulary_folder(folder / "vocab"))
+    return prepare(PrepareOptions(**values))
 
 
 def read_records(folder, manifest, split="train"):

@@ -55,10 +55,10 @@ def prepare_sessions(
         "format": "jsonl",
         "input": (str(write_sessions(folder / "sessions.jsonl", turns, words)),),
         "output_dir": str(folder / "data"),
-        "vocab": "./vocab",
+        "vocab": str(write_vocabulary_folder(folder / "vocab")),
         "dev_fraction": 0.0,
         "test_fraction": 0.0,
         "shards": 3,
         **settings,
     }
-    return prepare(PrepareOptions(**values), write_vocabulary_folder(folder / "vocab"))
+    return prepare(PrepareOptions(**values))

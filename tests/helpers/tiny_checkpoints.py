@@ -177,5 +177,5 @@ def prepare_for(
         dev_fraction=0.2,
         test_fraction=0.2,
     )
-    prepare(options, start)
+    prepare(options)
     return folder / "data"

@@ -77,7 +77,7 @@ def test_the_records_are_those_of_one_machine(session, model, tmp_path):
         (tmp_path / f"{number}.jsonl").write_text("".join(f"{line}\n" for line in part))
     config = _config(tmp_path, model, max_bad_lines=1)
     one, many = (config.replace(output_dir=str(tmp_path / name)) for name in ("one", "many"))
-    prepare(one, model)
+    prepare(one)
     prepare_on_spark(many)
     files, manifest = _read(tmp_path / "one")
     assert (files, manifest) == _read(tmp_path / "many")
@@ -114,7 +114,7 @@ def test_rows_of_tables_in_any_order_are_gathered(session, model, tmp_path, monk
         output_dir=f"{tmp_path}/one",
         **settings,
     )
-    prepare(one, model)
+    prepare(one)
     random.Random(0).shuffle(rows)
     frames = [session.createDataFrame(rows[start::3]).select(*columns) for start in range(3)]
     frames[0].write.orc(f"file://{tmp_path}/a.orc")
