@@ -45,6 +45,7 @@ setup(
         "dcse_tf": ["py.typed", "__init__.pyi"],
         "dcse_tf.discovery": ["templates/*.j2"],
         "dcse_tf.exporting": ["templates/*.j2"],
+        "dcse_tf.inspecting": ["templates/*.j2"],
         "dcse_tf.flags": ["*.flags", "*/*.flags"],
     },
     entry_points={"console_scripts": ["dcse = dcse_tf.cli.commands:main"]},

@@ -10,7 +10,7 @@ from absl import logging
 from dcse_tf import input_files
 from dcse_tf.baselines.registry import BaselineOptions, Fitted
 from dcse_tf.data.dialogue import make_splitter
-from dcse_tf.errors import InputError, require
+from dcse_tf.errors import InputError, name_input, require
 from dcse_tf.options import OptionError, option
 
 # `word_unit` -> the argument of `make_splitter`.
@@ -93,11 +93,13 @@ def read_word_vectors(
     InputError if the file is not in that format.
     """
     if index:
-        try:
-            with np.load(path, allow_pickle=False) as arrays:
-                (matrix,) = (np.array(arrays[name], np.float32, ndmin=2) for name in arrays.files)
-        except input_files.UNREADABLE_ARRAY as error:
-            raise InputError(f"{path}: expected one array [words, dim] as .npz: {error}") from error
+        with (
+            name_input(
+                f"{path}: expected one array [words, dim] as .npz", input_files.UNREADABLE_ARRAY
+            ),
+            np.load(path, allow_pickle=False) as arrays,
+        ):
+            (matrix,) = (np.array(arrays[name], np.float32, ndmin=2) for name in arrays.files)
         rows, last = input_files.read_json_object(index, "the row of each word"), len(matrix) - 1
         for word, row in rows.items():
             if type(row) is not int or not 0 <= row <= last:
@@ -106,30 +108,26 @@ def read_word_vectors(
         return rows, matrix
 
     if path.name.endswith((".json", ".json.gz")):
-        try:
+        problem = f"{path}: expected a JSON object with equally long lists of numbers by word"
+        with name_input(problem, *_BROKEN, AttributeError):
             with input_files.open_input(path) as file:
                 content = input_files.parse_json(file.read())
             matrix = np.array(list(content.values()), np.float32)
             if matrix.ndim != 2 or not matrix.size:
                 raise ValueError(f"found an array {list(matrix.shape)}")
-        except (*_BROKEN, AttributeError) as error:
-            problem = "expected a JSON object with equally long lists of numbers by word"
-            raise InputError(f"{path}: {problem}: {error}") from error
         return {word: row for row, word in enumerate(content)}, matrix
 
     models = require("gensim.models", extra="vectors", why=f"reading word vectors from {path}")
     standard_logging.getLogger("gensim").setLevel(standard_logging.WARNING)
     binary = path.name.endswith((".bin", ".bin.gz"))
-    try:
+    problem = f"{path}: expected word2vec's text or .bin form, or GloVe's text"
+    with name_input(problem, *_BROKEN, IndexError, OverflowError, MemoryError):
         with input_files.open_input(path) as file:
             head = file.readline(4096).split()
         no_header = not binary and len(head) != 2
         vectors = models.KeyedVectors.load_word2vec_format(
             str(path), binary=binary, no_header=no_header, unicode_errors="replace"
         )
-    except (*_BROKEN, IndexError, OverflowError, MemoryError) as error:
-        problem = "expected word2vec's text or .bin form, or GloVe's text"
-        raise InputError(f"{path}: {problem}: {error}") from error
     if not vectors.vectors.size:
         raise InputError(f"{path}: no vectors in it; fields must be separated by single spaces")
     return dict(vectors.key_to_index), vectors.vectors

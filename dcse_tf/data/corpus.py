@@ -68,7 +68,7 @@ class CorpusOptions(Options):
             io.TextIOWrapper(io.BytesIO(), self.encoding)
         except LookupError:
             self.refuse("encoding", "expected an encoding of texts that Python knows")
-        known = FORMATS[self.format].columns if self.format in FORMATS else ()
+        known = self.formats[self.format].columns
         for entry in self.columns:
             name, _, column = entry.partition(":")
             if name not in known or not column:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dcse_tf.errors import InputError
+from dcse_tf.errors import InputError, name_input
 from dcse_tf.files import hash_file, write_json
 from dcse_tf.input_files import read_json_object
 
@@ -63,14 +63,13 @@ def read_manifest(folder: pathlib.Path, tokenizer_fingerprint: str | None = None
     if not path.is_file():
         raise InputError(f"{path}: no such file; expected a folder that prepare_data wrote")
     content = read_json_object(path, "a manifest of prepare_data")
-    try:
+    wrong = KeyError, TypeError, AttributeError, ValueError
+    with name_input(f"{path}: not a manifest of prepare_data", *wrong):
         version = int(content.pop("format_version"))
         splits = {name: Split(**split) for name, split in content["splits"].items()}
         manifest = Manifest(**{**content, "splits": splits})
         shards = [shard for split in splits.values() for shard in split.shards]
         sizes = {folder / shard["name"]: shard["bytes"] for shard in shards}
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise InputError(f"{path}: not a manifest of prepare_data: {error!r}") from error
     if version != FORMAT_VERSION:
         raise InputError(
             f"{path}: format version {version}, expected {FORMAT_VERSION}; run prepare_data"
@@ -101,10 +100,8 @@ class Blocks(NamedTuple):
 def read_blocks(folder: pathlib.Path, split: Split) -> Blocks:
     """Reads the index of a split; raises InputError if it is missing or damaged."""
     path = folder / split.index["name"]
-    try:
+    with name_input(f"{path}: cannot be read", OSError):
         is_whole = hash_file(path) == split.index["sha256"]
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
     if not is_whole:
         raise InputError(f"{path}: its SHA-256 is not the manifest's; run prepare_data again")
     return Blocks(*np.load(path, allow_pickle=False).T)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dcse_tf.errors import InputError
+from dcse_tf.errors import InputError, name_input
 from dcse_tf.evaluation.bootstrap import Difference, difference, interval, score_names
 from dcse_tf.evaluation.metrics import Evaluation
 from dcse_tf.files import write_record
@@ -121,15 +121,14 @@ def read_json(path: pathlib.Path) -> tuple[str, list[Result], dict[str, Any]]:
     """
     fields = [field.name for field in dataclasses.fields(Result)]
     content = read_json_object(path, "a file of results of evaluate")
-    try:
+    wrong = KeyError, TypeError, ValueError, AttributeError
+    with name_input(f"{path}: not a file of results of evaluate", *wrong):
         results = []
         for entry in content["results"]:
             limits = {name: (low, high) for name, (low, high) in entry["intervals"].items()}
             values = {name: entry[name] for name in fields if name in entry}
             results.append(Result(**{**values, "intervals": limits}))
         return str(content["model"]), results, dict(content["settings"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"{path}: not a file of results of evaluate: {error!r}") from error
 
 
 # Settings of `evaluate` that affect scores on the same set. Those that determine which samples are

@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from dcse_tf.encoder.backend import normalize
-from dcse_tf.errors import InputError
+from dcse_tf.errors import InputError, name_input
 from dcse_tf.evaluation import metrics
 from dcse_tf.evaluation.metrics import Encode, Evaluation
 from dcse_tf.files import atomic_file, hash_bytes
@@ -84,14 +84,12 @@ def read_retrieval_set(path: pathlib.Path, half: str = "all") -> RetrievalSet:
 
     queries = []
     for index, (number, *lists) in enumerate(rows):
-        try:
+        problem = f"{path}:{number}: expected comma-separated indices"
+        with name_input(problem, ValueError, OverflowError):
             positives, negatives = (
                 np.array([int(part) for part in text.split(",") if part.strip()], np.int64)
                 for text in lists
             )
-        except (ValueError, OverflowError) as error:
-            message = f"{path}:{number}: expected comma-separated indices: {error}"
-            raise InputError(message) from error
         indices = np.concatenate([[index], positives, negatives])
         if not 0 <= indices.min() <= indices.max() < len(rows):
             raise InputError(f"{path}:{number}: an index is not between 0 and {len(rows) - 1}")

@@ -14,10 +14,8 @@ from dcse_tf.bert.weights import read_bert_tensors
 from dcse_tf.encoder.exported_models import MODEL_FILE, SETTINGS_FILE, OnnxBackend
 from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.errors import InputError
-from dcse_tf.exporting import probes
-from dcse_tf.exporting.eight_bits import measure_channels, quantize_model
+from dcse_tf.exporting import onnx_graph, probes
 from dcse_tf.exporting.export_formats import ExportOptions, Facts
-from dcse_tf.exporting.onnx_graph import build_cross_encoder, build_encoder
 from dcse_tf.exporting.saved_model import export_fingerprint
 from dcse_tf.exporting.sentence_transformers import list_maps, true_config
 from dcse_tf.files import hash_file, write_json
@@ -47,7 +45,7 @@ def write_encoder(folder: pathlib.Path, encoder: EncoderGraph, options: ExportOp
     assert encoder.source
     config, maps = true_config(encoder.source), list_maps(encoder.postprocessing, "onnx")
     tensors, length = read_bert_tensors(encoder.source, config), encoder.max_sequence_length
-    model = build_encoder(tensors, config, encoder.pooling, maps, options.unit_norm)
+    model = onnx_graph.build_encoder(tensors, config, encoder.pooling, maps, options.unit_norm)
     checkpoints.write_max_sequence_length(folder, length)
     sentence_modules.write_prefix(folder, encoder.vocabulary.prefix)
     expected = probes.embed(encoder, options.unit_norm)
@@ -91,7 +89,7 @@ def write_reranker(
         return (scores - expected)[real, np.newaxis] / spread
 
     limits = TOLERANCE * max(1.0, 1.0 / spread), MOST_OF_SPREAD
-    graph = build_cross_encoder(scorers.read_weights(model), config)
+    graph = onnx_graph.build_cross_encoder(scorers.read_weights(model), config)
     facts = {"fingerprint": scorers.hash_reranker(model)}
     own = folder, options, config, model.vocabulary, longest, facts
     return _write(*own, graph, "a score", differ, limits)
@@ -123,7 +121,8 @@ def _write(
             facts, mark = {"weights": kind}, "eight bits: "
             del settings["fingerprint"]  # of other embeddings
             ends = vocabulary.cls_id, vocabulary.sep_id
-            model = quantize_model(model, measure_channels(model, ends, longest))
+            magnitudes = onnx_graph.measure_channels(model, ends, longest)
+            model = onnx_graph.quantize_model(model, magnitudes)
         onnx.checker.check_model(model)
         onnx.save(model, path)
         alone, together = differ(1), differ(_TOGETHER)

@@ -14,7 +14,7 @@ from dcse_tf.evaluation.report import align, short_path
 from dcse_tf.evaluation.retrieval import read_retrieval_set, read_sts_set
 from dcse_tf.files import atomic_directory, hash_number, write_record
 from dcse_tf.input_files import resolve_inputs
-from dcse_tf.inspecting.pages import render_page, render_table
+from dcse_tf.inspecting.pages import Table, render_page
 from dcse_tf.options import option
 
 _NAMES_SHOWN = 40  # intents
@@ -22,7 +22,7 @@ _LONG = 8  # characters of a sentence to look for; shorter ones occur in almost 
 _FREQUENT = 20  # how many of the most frequent utterances are reported
 _CANDIDATES = 20_000  # texts held in memory while looking for them
 
-Table = list[tuple[str, ...]]
+Rows = list[tuple[str, ...]]
 
 
 class InspectOptions(CorpusOptions):
@@ -73,12 +73,12 @@ def inspect_data(config: InspectOptions) -> str:
         (folder / "leaks.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
         tables = _make_tables(left_out, figures)
         if leaks:
-            table: Table = [("set", f"sentences of {_LONG}+ characters", "of them in the corpus")]
+            table: Rows = [("set", f"sentences of {_LONG}+ characters", "of them in the corpus")]
             for path, places in leaks.items():
                 count = sum(len(key) >= _LONG for key in wanted[path])
                 table.append((short_path(str(path)), f"{count:,}", f"{len(places):,}"))
             tables.append(table)
-        page = render_page("The corpus", *map(render_table, tables))
+        page = render_page("The corpus", list(map(Table, tables)))
         (folder / "report.html").write_text(page, encoding="utf-8")
     return "\n\n".join(align(table, text_columns=1) for table in tables)
 
@@ -149,9 +149,9 @@ class _Statistics:
         }
 
 
-def _make_tables(left_out: dict[str, int], found: dict[str, Any]) -> list[Table]:
+def _make_tables(left_out: dict[str, int], found: dict[str, Any]) -> list[Rows]:
     """The report as tables: of all figures, and of what is most frequent."""
-    rows: Table = [("what", "figure")]
+    rows: Rows = [("what", "figure")]
     named = {f"left_out_{what}": count for what, count in left_out.items()}
     for name, value in {**named, **found["figures"]}.items():
         if isinstance(value, dict):

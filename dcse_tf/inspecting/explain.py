@@ -11,7 +11,7 @@ from dcse_tf.encoder.load import find_folder
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.response_selection import read_sessions
 from dcse_tf.files import atomic_directory
-from dcse_tf.inspecting.pages import render_page, render_table
+from dcse_tf.inspecting.pages import Table, render_page
 from dcse_tf.options import Options, option
 
 if TYPE_CHECKING:
@@ -183,17 +183,17 @@ def _render(
     """A page with the list of pairs, and a coloured table of contributions for each turn."""
     limit = max(float(np.abs(cells).max()) for cells in found.contributions) or 1.0
     what = (
-        f"<p>The similarity is {found.similarity:.4f}, the sum of what all pairs of tokens "
-        "contribute. In the tables below it is in thousandths: red adds, blue takes away.</p>"
+        f"The similarity is {found.similarity:.4f}, the sum of what all pairs of tokens "
+        "contribute. In the tables below it is in thousandths: red adds, blue takes away."
     )
     header = ("turn", "context token", "response token", "contribution")
-    parts = [what, render_table([header, *pairs], "The largest contributions")]
+    tables = [Table([header, *pairs], "The largest contributions")]
     for turn, row, cells, weight in zip(turns, tokens, found.contributions, found.weights):
         table = [["", *tokens[-1]]]
         table += [[token, *(f"{1000 * v:.1f}" for v in line)] for token, line in zip(row, cells)]
         colors = [
-            ["", *(f"rgba({_COLORS[bool(v > 0)]},{abs(v) / limit:.2f})" for v in line)]
+            ["none", *(f"rgba({_COLORS[bool(v > 0)]},{abs(v) / limit:.2f})" for v in line)]
             for line in cells
         ]
-        parts.append(render_table(table, f"Turn {turn}, weight {weight:.3f}", colors))
-    return render_page(title, *parts)
+        tables.append(Table(table, f"Turn {turn}, weight {weight:.3f}", colors))
+    return render_page(title, tables, what)

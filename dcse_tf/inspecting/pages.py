@@ -1,39 +1,27 @@
 """HTML pages of tables. They are self-contained."""
 
-import html
 from collections.abc import Sequence
+from typing import NamedTuple
 
-_STYLE = """body{font:15px sans-serif;margin:2em;max-width:80em}
-table{border-collapse:collapse;margin:1em 0}caption{text-align:left;font-weight:bold}
-th,td{padding:.2em .7em;text-align:left;border-bottom:1px solid #ddd}"""
+import jinja2
 
 
-def render_page(title: str, *parts: str) -> str:
-    """A page of a heading and parts of HTML; the title may be any text."""
-    heading = html.escape(title)
-    return (
-        f"<!doctype html>\n<html lang='en'><meta charset='utf-8'><title>{heading}</title>\n"
-        f"<style>{_STYLE}</style>\n<h1>{heading}</h1>\n" + "\n".join(parts) + "\n</html>\n"
+class Table(NamedTuple):
+    """A table of texts, any texts, of which the first row is the header."""
+
+    rows: Sequence[Sequence[str]]
+    caption: str = ""
+    colors: Sequence[Sequence[str]] = ()  # the CSS colour of each cell below the header, if any
+
+
+def render_page(title: str, tables: Sequence[Table], summary: str = "") -> str:
+    """A page of a heading, a summary and tables; title and summary may be any texts."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("dcse_tf.inspecting"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
     )
-
-
-def render_table(
-    rows: Sequence[Sequence[str]], caption: str = "", colors: Sequence[Sequence[str]] = ()
-) -> str:
-    """A table of texts; the first row is its header.
-
-    Args:
-        rows: the cells, any texts.
-        caption: a title above the table.
-        colors: the CSS colour of each cell below the header; empty for none.
-    """
-    lines = [f"<table><caption>{html.escape(caption)}</caption>"]
-    for number, row in enumerate(rows):
-        kind = "td" if number else "th"
-        shades = colors[number - 1] if number and colors else [""] * len(row)
-        cells = (
-            f"<{kind} style='background:{shade}'>" if shade else f"<{kind}>" for shade in shades
-        )
-        texts = (f"{cell}{html.escape(text)}</{kind}>" for cell, text in zip(cells, row))
-        lines.append(f"<tr>{''.join(texts)}</tr>")
-    return "\n".join([*lines, "</table>"])
+    template = environment.get_template("tables.html.j2")
+    return template.render(title=title, tables=tables, summary=summary)

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dcse_tf.errors import InputError, require
+from dcse_tf.errors import name_input, require
 from dcse_tf.options import option
 from dcse_tf.search.calibration import CalibratedOptions, Calibration
 
@@ -82,7 +82,7 @@ def listen(options: ServeOptions) -> socket.socket:
     """A socket that listens on the server's address, so that connections wait from now on; raises
     InputError if the port is taken, or there is no such address.
     """
-    try:
+    with name_input(f"`host`={options.host}, `port`={options.port}: cannot listen there", OSError):
         family, kind, protocol, _, address = socket.getaddrinfo(
             options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
@@ -92,10 +92,7 @@ def listen(options: ServeOptions) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(_BACKLOG)
-    except OSError as error:
-        place = f"`host`={options.host}, `port`={options.port}"
-        raise InputError(f"{place}: cannot listen there: {error.strerror}") from error
-    return listener
+        return listener
 
 
 def make_app(options: ServeOptions) -> "fastapi.FastAPI":

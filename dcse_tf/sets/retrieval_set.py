@@ -31,13 +31,13 @@ def _read_sentences(
     """Yields each row of a table as a session of one turn, with an intent where the row has one."""
     rows = read_table(path, bad_lines, delimiter, quoted=delimiter == ",")
     _, header = next(rows, (0, []))
-    for name, column in columns.items():
+    wanted = [columns.get(name, name) for name in ("text", "intent")]
+    for column in wanted:
         if column not in header:
             # Escaped, because the first line of a file that is not a table can contain anything.
             found = repr(", ".join(header))[1:-1][:300] or "none"
-            problem = f"no column {column!r} (`{name}_column`); the header has {found}"
-            raise InputError(f"{path}:1: {problem}")
-    text, intent = (header.index(columns[name]) for name in ("text", "intent"))
+            raise InputError(f"{path}:1: no column {column!r} (`columns`); the header has {found}")
+    text, intent = map(header.index, wanted)
     for number, row in rows:
         label = row[intent].strip()
         yield f"{path.name}-{number}", [Utterance("nobody", row[text], (label,) if label else ())]
@@ -61,11 +61,11 @@ class BuildRetrievalOptions(CorpusOptions):
     formats = _FORMATS
 
     format: str = option(
-        "csv", "Format of the input: a table of sentences, or dialogues.", choices=_FORMATS
+        "csv",
+        "Format of the input: a table of sentences, with columns text and intent, or dialogues.",
+        choices=_FORMATS,
     )
     output: str = option("", "The select.txt to write.", required=True, path="writes")
-    text_column: str = option("text", "csv and tsv: name of the column with the sentences.")
-    intent_column: str = option("intent", "csv and tsv: name of the column with the intents.")
     labels: str = option(
         "intent",
         "Dialogues: label a turn by its intent, or by its speaker with its acts and slots.",
@@ -97,8 +97,7 @@ class BuildRetrievalOptions(CorpusOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         of_dialogues = ("labels", "roles", "min_turns", "join_consecutive", "alternate_roles")
-        of_tables = ("text_column", "intent_column")
-        for name in of_dialogues if self.format in TABLE_FORMATS else of_tables:
+        for name in of_dialogues if self.format in TABLE_FORMATS else ():
             if self.is_given(name):
                 self.refuse(name, f"has no meaning with `format`={self.format}")
         if not getattr(_FORMATS[self.format], f"has_{self.labels}s"):
@@ -107,11 +106,6 @@ class BuildRetrievalOptions(CorpusOptions):
                 "format" if self.labels == "intent" else "labels",
                 f"`format`={self.format} has no {self.labels}s; expected {' or '.join(having)}",
             )
-
-    def column_names(self) -> dict[str, str]:
-        if self.format in TABLE_FORMATS:
-            return {"text": self.text_column, "intent": self.intent_column}
-        return super().column_names()
 
 
 class Bm25:

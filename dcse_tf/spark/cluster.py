@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dcse_tf.data.corpus import PrepareOptions
 from dcse_tf.data.formats.reading import choose_columns
-from dcse_tf.errors import InputError, first_line, require
+from dcse_tf.errors import InputError, first_line, name_input, require
 from dcse_tf.input_files import resolve_inputs
 
 if TYPE_CHECKING:
@@ -36,19 +36,15 @@ def connect(master: str, name: str) -> Iterator[Any]:
 
     # Spark itself would wait for a minute for the master of a standalone cluster.
     if found := re.fullmatch(r"spark://([^:/]+):(\d+)", master):
-        try:
+        with name_input(f"`spark_master`={master}: no master answers", OSError):
             socket.create_connection((found[1], int(found[2])), _SECONDS).close()
-        except OSError as error:
-            raise InputError(f"`spark_master`={master}: no master answers: {error}") from error
     # Workers on this machine run this Python; on others, PYSPARK_PYTHON says which to run.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = sql.SparkSession.builder.appName(name).master(master)
     builder = builder.config("spark.ui.showConsoleProgress", "false")  # the jobs show their own
     own = sql.SparkSession.getActiveSession()
-    try:
+    with name_input(f"`spark_master`={master}", Exception):
         session = own or builder.getOrCreate()
-    except Exception as error:
-        raise InputError(f"`spark_master`={master}: {first_line(error)}") from error
     session.sparkContext.setLogLevel("OFF")
     try:
         yield session

@@ -144,8 +144,7 @@ def multiply(x, kernel, magnitudes=None):
     """x, int64, times a kernel, in eight bits."""
     import onnxruntime
 
-    from dcse_tf.exporting.eight_bits import quantize_model
-    from dcse_tf.exporting.onnx_graph import Graph
+    from dcse_tf.exporting.onnx_graph import Graph, quantize_model
 
     graph = Graph({"encoder.kernel": kernel}, {})
     rows = graph.add("Cast", "x", to=1)
@@ -158,7 +157,7 @@ def multiply(x, kernel, magnitudes=None):
 @pytest.mark.parametrize("rows", [63, 64])
 def test_products_of_integers_are_exact_on_every_processor(rows):
     """Even for the activations that bring each column's sums of 16 bits nearest to their limits."""
-    from dcse_tf.exporting.eight_bits import quantize_kernel
+    from dcse_tf.exporting.onnx_graph import quantize_kernel
 
     rng = np.random.default_rng(0)
     kernel = rng.normal(size=(rows, 8)).astype(np.float32)
@@ -199,7 +198,7 @@ def one_scale_for_a_batch(graph, x, magnitudes, after_gelu):
 
 
 def test_files_that_compute_something_else_do_not_appear(bert, rerankers, tmp_path, monkeypatch):
-    from dcse_tf.exporting import eight_bits, onnx_export
+    from dcse_tf.exporting import onnx_export, onnx_graph
 
     def refuse(model, what, **settings):
         with pytest.raises(OutputError, match=rf"model\.onnx: the export is refused: {what}"):
@@ -218,13 +217,13 @@ def test_files_that_compute_something_else_do_not_appear(bert, rerankers, tmp_pa
         refuse(bert, "difference of an embedding")
         refuse(rerankers[False], "difference of a score")
     with monkeypatch.context() as patch:
-        patch.setattr(eight_bits, "LARGEST_SUM", 2)
+        patch.setattr(onnx_graph, "LARGEST_SUM", 2)
         refuse(bert, "eight bits: difference of an embedding", quantize="int8")
         refuse(rerankers[False], "eight bits: difference of a score", quantize="int8")
     with monkeypatch.context() as patch:
         # A random encoder has no loud channels, so a batch's scale is much like a token's.
         patch.setattr(onnx_export, "MOST_APART", 1e-4)
-        patch.setattr(eight_bits, "quantize_rows", one_scale_for_a_batch)
+        patch.setattr(onnx_graph, "quantize_rows", one_scale_for_a_batch)
         refuse(bert, "eight bits: an embedding alone and in a batch", quantize="int8")
 
 

@@ -163,7 +163,7 @@ def test_turns_of_dialogues_are_labelled_by_intent_or_act(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "settings", "message"),
     [
-        ([("text", "class")], {}, r"table\.csv:1: no column 'intent' \(`intent_column`\)"),
+        ([("text", "class")], {}, r"table\.csv:1: no column 'intent' \(`columns`\)"),
         ([("text", "intent"), ("a", "x"), ("b", "")], {}, "none of 1 sentences has both"),
         ([("text", "intent"), ("a", "x"), ("a", "y")], {}, "`min_label_sentences`=1"),
         ([("text", "intent"), ("?", "x"), ("!", "y")], {"min_words": 1}, "`min_label_sentences`"),

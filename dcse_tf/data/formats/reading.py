@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from dcse_tf.data.dialogue import Utterance
-from dcse_tf.errors import InputError, require
+from dcse_tf.errors import InputError, name_input, require
 from dcse_tf.input_files import (
     UNREADABLE,
     BadLines,
@@ -64,7 +64,8 @@ def read_json_members(
     """`convert` for the elements of a file that is one JSON array (kind list), or the items of one
     that is an object (dict); another file raises InputError.
     """
-    try:
+    problem = f"{path}: expected one JSON {'array' if kind is list else 'object'}"
+    with name_input(problem, ValueError, *UNREADABLE):
         with open_text(path, bad_lines.encoding) as file:
             text = file.read()
         if not is_encodable(text):
@@ -72,9 +73,6 @@ def read_json_members(
         value: Any = parse_json(text)
         if not isinstance(value, kind):
             raise ValueError(f"found {text[:20]!r}")
-    except (ValueError, *UNREADABLE) as error:
-        name = "array" if kind is list else "object"
-        raise InputError(f"{path}: expected one JSON {name}: {error}") from error
     members = value.items() if kind is dict else value
     return convert(enumerate(members, start=1), parse, path, bad_lines)
 
@@ -97,11 +95,9 @@ def get_field(value: Any, name: str, kind: type[T], *default: T) -> T:
 @contextlib.contextmanager
 def open_readable(path: pathlib.Path, bad_lines: BadLines) -> Iterator[io.TextIOWrapper]:
     """`open_text`, where all that opening and reading raise is InputError."""
-    try:
-        with open_text(path, bad_lines.encoding) as file:
-            yield file
-    except UNREADABLE as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
+    readable = name_input(f"{path}: cannot be read", *UNREADABLE)
+    with readable, open_text(path, bad_lines.encoding) as file:
+        yield file
 
 
 def read_table(
@@ -156,11 +152,8 @@ _BUFFER = 1 << 20  # bytes of a column read at a time; without it, its whole row
 
 def is_parquet(path: pathlib.Path) -> bool:
     """Whether a file is Parquet, or by its name should be."""
-    try:
-        with path.open("rb") as file:
-            return file.read(4) == b"PAR1" or path.suffix == ".parquet"
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
+    with name_input(f"{path}: cannot be read", OSError), path.open("rb") as file:
+        return file.read(4) == b"PAR1" or path.suffix == ".parquet"
 
 
 def read_parquet(
@@ -171,24 +164,24 @@ def read_parquet(
     """
     pa = require("pyarrow", "parquet", f"reading {path}")
     parquet = require("pyarrow.parquet", "parquet", f"reading {path}")
+    wrong = pa.ArrowException, OSError, UnicodeDecodeError, KeyError
     number = 0
-    try:
-        with parquet.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER) as file:
-            chosen = choose([field.name for field in file.schema_arrow])
-            names = list(chosen.values())
-            for batch in file.iter_batches(_ROWS, columns=names, use_threads=False):
-                columns = [
-                    column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
-                    if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type)
-                    else column
-                    for column in map(batch.column, names)
-                ]
-                for row in pa.RecordBatch.from_arrays(columns, list(chosen)).to_pylist():
-                    number += 1
-                    yield number, row
-    except (pa.ArrowException, OSError, UnicodeDecodeError, KeyError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"{path}: cannot be read as Parquet: {reason}") from error
+    with (
+        name_input(f"{path}: cannot be read as Parquet", *wrong),
+        parquet.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER) as file,
+    ):
+        chosen = choose([field.name for field in file.schema_arrow])
+        names = list(chosen.values())
+        for batch in file.iter_batches(_ROWS, columns=names, use_threads=False):
+            columns = [
+                column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
+                if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type)
+                else column
+                for column in map(batch.column, names)
+            ]
+            for row in pa.RecordBatch.from_arrays(columns, list(chosen)).to_pylist():
+                number += 1
+                yield number, row
 
 
 # The names of `columns`, with those that are looked for, in this order, if it does not say.
