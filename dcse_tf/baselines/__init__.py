@@ -4,11 +4,13 @@ To add one, write a `BaselineSpec` and register it here, or from your own code b
 line is started. Importing this package does not import TensorFlow.
 """
 
+from dcse_tf.arguments import load
 from dcse_tf.baselines import word_vectors
 from dcse_tf.baselines.registry import BaselineSpec, Fitted, FittedToEmbeddings, register_baseline
 from dcse_tf.baselines.whitening import fit_centering, fit_whitening, make_affine_layer
 from dcse_tf.options import option
 
+_FLOW = "baselines.flow_model"
 __all__ = ["BaselineSpec", "Fitted", "register_baseline"]
 
 
@@ -37,12 +39,6 @@ class FlowOptions(FittedToEmbeddings):
     learning_rate: float = option(1e-3, "Learning rate (constant).", minimum=0.0)
 
 
-def _flow():
-    from dcse_tf.baselines import flow_model  # imports TensorFlow
-
-    return flow_model
-
-
 for spec in (
     BaselineSpec(
         "centering",
@@ -63,8 +59,9 @@ for spec in (
         "embeddings to a Gaussian by an invertible network that is fitted by maximum likelihood "
         "as in BERT-flow, Li et al. 2020",
         FlowOptions,
-        fit=lambda options, corpus: _flow().fit_flow(corpus.embeddings(), options),
-        make_layer=lambda fitted, dim: _flow().make_flow(fitted, dim),
+        # Their module imports TensorFlow.
+        fit=lambda options, corpus: load(f"{_FLOW}:fit_flow")(corpus.embeddings(), options),
+        make_layer=lambda fitted, dim: load(f"{_FLOW}:make_flow")(fitted, dim),
     ),
     BaselineSpec(
         "word_vectors",

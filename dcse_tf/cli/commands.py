@@ -11,18 +11,36 @@ import importlib.metadata
 import json
 import os
 import pathlib
+import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dcse_tf import progress
-from dcse_tf.arguments import list_presets, load, parse_flags
-from dcse_tf.cli.help import HELP, as_flags, describe_job, list_jobs, one_line
+from dcse_tf.arguments import list_presets, load, parse_flags, read_flags
 from dcse_tf.errors import EXIT_STATUS, InputError, name_input, name_missing_tensorflow
 from dcse_tf.files import atomic_file
 from dcse_tf.input_files import BadLines, read_lines, resolve_inputs
 from dcse_tf.options import OptionError, Options, show
+
+HELP = {"--help", "-h", "-help", "help"}
+# Groups of options in their order, those of plug-ins follow; and headings other than their names.
+_GROUPS = (
+    *("main", "batches and context", "", "encoder", "optimizer", "evaluation"),
+    *("log and checkpoints", "devices and speed"),
+)
+_HEADINGS = {"main": "Main flags", "": "What is learnt", "evaluation": "Evaluation on dev data"}
+_PRESET = (
+    "Settings that apply where nothing else is given: a preset, or several with commas between."
+)
+_FLAG_FILE = (
+    "File with a flag a line and comments after #. Names of flag files in it are relative to it. "
+    "Of a repeated flag, the last counts."
+)
+_BACKTICKS = re.compile("`([a-z][a-z0-9_]*)`")
+_LONGEST_MESSAGE = 1000  # characters
 
 
 def prepare_data(options: Any) -> None:
@@ -271,6 +289,76 @@ JOBS = {
 }
 
 
+def list_jobs() -> str:
+    """The text of `dcse --help`."""
+    lines = [f"  {name:18}{job.summary}" for name, job in JOBS.items()]
+    lines.append(f"  {'presets':18}Lists settings for the jobs, by the names that --preset takes.")
+    usage, more = "usage: dcse JOB --flag=value ...\n", "\ndcse JOB --help lists its flags."
+    return "\n".join([usage, *lines, more])
+
+
+def describe_job(job: str, arguments: Sequence[str]) -> str:
+    """The text of `dcse JOB --help`.
+
+    If the class of its options stands for several, such as those of the training tasks, the text is
+    that of the one that the other arguments choose, or of the first.
+    """
+    kind = load_options(job)
+    chooser, entries = kind.choice()
+    usage = f"usage: dcse {job} {f'{chooser.upper()} ' if chooser else ''}--flag=value ..."
+    parts = [usage, JOBS[job].summary]
+    if chooser:
+        lines = (f"  {name:20}{entry.help}" for name, entry in entries.items())
+        parts.append("\n".join([f"Each {chooser.upper()} has its own flags:", *lines]))
+        arguments = arguments or [next(iter(entries))]
+    chosen, _ = read_flags(kind, job, arguments)
+
+    groups: dict[str, list[str]] = {group: [] for group in _GROUPS}
+    for field in dataclasses.fields(chosen):
+        if field.name != chooser:
+            groups.setdefault(field.metadata["group"], []).append(_describe_option(field))
+    presets = list_presets(job)
+    first = groups["main"] or groups[""]
+    first += [_format("--preset=", _PRESET)] if presets else []
+    first.append(_format("--flagfile=", _FLAG_FILE))
+    for group, flags in groups.items():
+        heading = _HEADINGS.get(group, group.capitalize()) if groups["main"] else "Flags"
+        parts += ["\n".join([f"{heading}:", *flags])] if flags else []
+    if presets:
+        parts.append("\n".join(["Presets:", *(f"  {p.name:22}{p.summary}" for p in presets)]))
+    return as_flags("\n\n".join(parts))
+
+
+def _describe_option(field: dataclasses.Field) -> str:
+    """The flag with its default, and below it the text of the option."""
+    rules, default = field.metadata, field.default
+    words = {number: word for word, number in rules["words"].items()}
+    shown = words.get(default, str(default).lower() if isinstance(default, bool) else default)
+    text = rules["help"] + (" Required." if rules["required"] else "")
+    if isinstance(rules["choices"], Mapping):  # a registry
+        entries = (f"{name} ({entry.help})" for name, entry in rules["choices"].items())
+        text += f" One of: {'; '.join(entries)}."
+    elif rules["choices"]:
+        text += f" One of: {', '.join(filter(None, rules['choices']))}."
+    return _format(f"--{field.name}={'' if shown is None else show(shown)}", text)
+
+
+def _format(flag: str, text: str) -> str:
+    indent = " " * 6
+    return f"  {flag}\n" + textwrap.fill(text, 98, initial_indent=indent, subsequent_indent=indent)
+
+
+def as_flags(message: str) -> str:
+    """Rewrites options in backticks in a message as flags: `seed` becomes --seed."""
+    return _BACKTICKS.sub(r"--\1", message)
+
+
+def one_line(error: BaseException) -> str:
+    """An error's message as one printable line of bounded length."""
+    text = as_flags(str(error)[: 2 * _LONGEST_MESSAGE])
+    return show(" ".join(text.splitlines()), _LONGEST_MESSAGE)
+
+
 def load_options(job: str) -> type[Options]:
     return load(JOBS[job].options)
 
@@ -291,7 +379,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     job, *flags = arguments or ["--help"]
     try:
         if job in HELP:
-            print(list_jobs({name: each.summary for name, each in JOBS.items()}))
+            print(list_jobs())
         elif job == "--version":
             print(importlib.metadata.version("dcse_tf"))
         elif job == "presets":
@@ -318,11 +406,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(job: str, flags: Sequence[str]) -> None:
-    kind, summary, run = load_options(job), JOBS[job].summary, JOBS[job].run
     if HELP & {*flags}:
-        print(describe_job(job, summary, kind, [flag for flag in flags if flag not in HELP]))
+        print(describe_job(job, [flag for flag in flags if flag not in HELP]))
         return
-    options = parse_flags(kind, job, flags)
+    run, options = JOBS[job].run, parse_flags(load_options(job), job, flags)
     options.check_files()
     with progress.show_log(spell=as_flags), name_missing_tensorflow(job):
         found = (load(run) if isinstance(run, str) else run)(options)

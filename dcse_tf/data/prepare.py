@@ -28,7 +28,7 @@ from dcse_tf.data.corpus import PrepareOptions, Splitter
 from dcse_tf.data.formats import RawSession
 from dcse_tf.data.manifest import SPLITS, Manifest, write_manifest
 from dcse_tf.data.records import SessionRecord, SplitWriter, serialize_session
-from dcse_tf.errors import InputError, OutputError
+from dcse_tf.errors import InputError, name_output
 from dcse_tf.files import atomic_directory
 from dcse_tf.input_files import BadLines
 
@@ -104,21 +104,18 @@ def _write_splits(
     bad_lines = config.count_bad_lines()
     dropped = collections.Counter(short_sessions=0, empty_utterances=0)
     found, fingerprint = collections.Counter(tokens=0, unknown_tokens=0), hashlib.sha256()
-    try:
-        with contextlib.ExitStack() as stack:
-            writers = {
-                name: SplitWriter(folder, name, config.shards if name == "train" else 1, stack)
-                for name in SPLITS
-            }
-            results = tokenise(config, vocabulary, bad_lines)
-            for result in stack.enter_context(contextlib.closing(results)):
-                dropped.update(result.dropped)
-                found.update(result.found)
-                for session in result.records:
-                    fingerprint.update(session.digest)
-                    writers[session.split].write(session)
-    except tf.errors.OpError as error:
-        raise OutputError(f"{folder}: cannot be written: {error.message}") from error
+    with name_output(folder, tf.errors.OpError), contextlib.ExitStack() as stack:
+        writers = {
+            name: SplitWriter(folder, name, config.shards if name == "train" else 1, stack)
+            for name in SPLITS
+        }
+        results = tokenise(config, vocabulary, bad_lines)
+        for result in stack.enter_context(contextlib.closing(results)):
+            dropped.update(result.dropped)
+            found.update(result.found)
+            for session in result.records:
+                fingerprint.update(session.digest)
+                writers[session.split].write(session)
     splits = {name: writer.finish() for name, writer in writers.items()}
     dropped["bad_lines"] = bad_lines.count
 

@@ -13,7 +13,7 @@ from typing import Any
 from absl import logging
 
 from dcse_tf.bert.checkpoints import ENCODER_FOLDER, resolve_checkpoint
-from dcse_tf.bert.encoder_options import ModelOptions
+from dcse_tf.bert.encoder_options import EncoderOptions, ModelOptions
 from dcse_tf.data.formats import CANDIDATE_FORMATS, read_groups
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation import report, retrieval
@@ -27,10 +27,7 @@ from dcse_tf.options import OptionError, Options, option
 from dcse_tf.reading.reranker_files import is_reranker
 
 # What a re-ranker, which gives no embeddings, has no use for.
-_OF_EMBEDDINGS = (
-    *("retrieval", "sts", "pooling", "projection", "prefix", "max_sequence_length"),
-    "truncate_dim",
-)
+_OF_EMBEDDINGS = ("retrieval", "sts", *EncoderOptions.fields(), "truncate_dim")
 
 
 class EvaluateOptions(ModelOptions):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dcse_tf.bert.encoder_options import EncoderOptions
 from dcse_tf.errors import InputError, name_input
 from dcse_tf.evaluation.bootstrap import Difference, difference, interval, score_names
 from dcse_tf.evaluation.metrics import Evaluation
@@ -133,10 +134,7 @@ def read_json(path: pathlib.Path) -> tuple[str, list[Result], dict[str, Any]]:
 
 # Settings of `evaluate` that affect scores on the same set. Those that determine which samples are
 # drawn are not among them: other samples are another set, which is not compared.
-_OF_SCORES = (
-    *("max_sequence_length", "pooling", "projection", "prefix", "compute_dtype", "truncate_dim"),
-    "candidates_turns",
-)
+_OF_SCORES = (*EncoderOptions.fields(), "compute_dtype", "truncate_dim", "candidates_turns")
 
 
 @dataclasses.dataclass(frozen=True)

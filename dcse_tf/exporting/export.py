@@ -14,6 +14,7 @@ from absl import logging
 
 from dcse_tf.baselines.registry import is_baseline, read_baseline
 from dcse_tf.bert.checkpoints import ENCODER_FOLDER, read_config
+from dcse_tf.bert.encoder_options import EncoderOptions
 from dcse_tf.bert.families import is_relative
 from dcse_tf.encoder.graph import EncoderGraph, load_graph
 from dcse_tf.encoder.load import find_folder
@@ -28,7 +29,7 @@ from dcse_tf.reranker.scorers import BERT, RerankerFolder, read_reranker
 from dcse_tf.tasks.train_options import TrainOptions
 
 # What a re-ranker, which gives no embeddings, has no use for.
-_OF_ENCODERS = "unit_norm", "pooling", "projection", "prefix", "max_sequence_length"
+_OF_ENCODERS = "unit_norm", *EncoderOptions.fields()
 _PACKAGES = "dcse_tf", "tensorflow", "tensorflow-text", "keras", "keras-hub", "numpy"
 
 

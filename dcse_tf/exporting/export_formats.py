@@ -3,12 +3,12 @@
 Importing this does not import TensorFlow.
 """
 
-import importlib
 import pathlib
 import types
 from collections.abc import Callable
 from typing import Any
 
+from dcse_tf.arguments import load
 from dcse_tf.bert.encoder_options import EncoderOptions
 from dcse_tf.errors import require
 from dcse_tf.options import OptionError, option
@@ -71,7 +71,7 @@ def _later(module: str, name: str, *needed: str) -> Write:
     def write(*arguments: Any) -> Facts:
         for package in needed:
             require(package, extra="onnx", why="`format`=onnx")
-        return getattr(importlib.import_module(f"dcse_tf.exporting.{module}"), name)(*arguments)
+        return load(f"exporting.{module}:{name}")(*arguments)
 
     return write
 

@@ -160,7 +160,7 @@ REFUSED_BY_JOBS = [
     (f"{RETRIEVAL} --labels=act", "`labels`"),
     (f"{RETRIEVAL} --roles=a", "`roles`"),
     (f"{RETRIEVAL} --nojoin_consecutive", "`join_consecutive`"),
-    (f"{RETRIEVAL} --format=sgd --text_column=t", "`text_column`"),
+    (f"{RETRIEVAL} --format=sgd --columns=text:t", "`columns`"),
     (f"{RETRIEVAL} --format=session_tsv", "`format`"),
     (f"{RETRIEVAL} --format=session_tsv --labels=act", "`labels`"),
     (f"{RETRIEVAL} --candidates=1", "`candidates`"),

@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcse_tf.arguments import parse_flags
-from dcse_tf.cli.commands import JOBS, load_options
-from dcse_tf.cli.help import one_line
+from dcse_tf.cli.commands import JOBS, load_options, one_line
 from dcse_tf.options import OptionError
 
 # The least that each job needs; what hypothesis draws comes behind it, and counts.

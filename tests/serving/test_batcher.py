@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from dcse_tf.serving.batcher import Batcher, QueueFull
+from dcse_tf.serving.app import Batcher, QueueFull
 
 
 class Model:
