@@ -3,7 +3,6 @@
 import bz2
 import codecs
 import contextlib
-import copy
 import glob
 import gzip
 import importlib.util
@@ -38,33 +37,25 @@ UNREADABLE_ARRAY = Exception
 class BadLines:
     """Counts lines that had to be skipped, logs some (`named`), and stops the job above a limit.
 
-    Messages name the `option` that sets the limit. `encoding` is the value of the option of this
-    name; "" for UTF-8, in a job without it.
+    The limit is the value of `max_bad_lines`; None in a job without it, where no line may be bad.
+    `encoding` is the value of the option of this name; "" for UTF-8, in a job without it.
     """
 
-    def __init__(
-        self, limit: int, named: int = 20, option: str = "max_bad_lines", encoding: str = ""
-    ):
+    def __init__(self, limit: int | None = None, named: int = 20, encoding: str = ""):
         self.count = 0
         self.encoding = encoding or "utf-8"
         advice = "; `encoding` names another" if encoding else ""
         self.not_encoded = f"not {self.encoding.upper()}{advice}"
-        self._limit, self._named, self._option = limit, named, option
-
-    def again(self) -> "BadLines":
-        """A new count for a second reading of the same lines, which are not named again."""
-        other = copy.copy(self)
-        other.count, other._named = 0, 0
-        return other
+        self._limit, self._named = limit, named
 
     def report(self, path: pathlib.Path, line: int, problem: str) -> None:
         """Counts one bad line; raises InputError above the limit."""
         self.count += 1
         # The problem may quote the file, such as a session's id with a line break in it.
         message = f"{path}:{line}: {' '.join(problem.splitlines())}"
-        if self.count > self._limit:
-            allowed = f" (bad line {self.count}; `{self._option}`={self._limit})"
-            raise InputError(f"{message}{allowed if self._option else ''}")
+        if self.count > (self._limit or 0):
+            allowed = f" (bad line {self.count}; `max_bad_lines`={self._limit})"
+            raise InputError(message if self._limit is None else message + allowed)
         if self.count <= self._named:
             logging.warning("skipped %s", message)
         if self.count == self._named:
@@ -122,7 +113,7 @@ def read_lines(
 
 def iterate_bare_lines(path: pathlib.Path) -> Iterator[str]:
     """Yields all lines of a text file in UTF-8, including blank ones, reading it lazily."""
-    return (line for _, line in read_lines(path, BadLines(0, option=""), blank=True))
+    return (line for _, line in read_lines(path, BadLines(), blank=True))
 
 
 def is_encodable(text: str) -> bool:

@@ -132,7 +132,7 @@ def search(options: Any) -> None:
     given = None if options.query is None else [options.query]
     if options.queries:
         paths = resolve_inputs(options.queries, "queries")
-        lines = (text for path in paths for _, text in read_lines(path, BadLines(0, option="")))
+        lines = (text for path in paths for _, text in read_lines(path, BadLines()))
         given = [text for text in lines if not is_blank(text)]
     written = options.output not in ("", "-")
     with open_searcher(options) as searcher, contextlib.ExitStack() as stack:
@@ -181,13 +181,6 @@ def _format_json(query: str, hits: list[Any]) -> str:
         for hit in hits
     ]
     return json.dumps({"query": query, "answers": answers}, ensure_ascii=False)
-
-
-def serve(options: Any) -> None:
-    """Serves until the process is stopped."""
-    from dcse_tf.serving import serve as job
-
-    job.serve(options, lambda url: print(f"serving at {url}", flush=True))
 
 
 class Job(NamedTuple):
@@ -272,7 +265,7 @@ JOBS = {
     "serve": Job(
         "Answers requests over HTTP: embeddings and re-ranking.",
         "serving.serve:ServeOptions",
-        serve,
+        "serving.serve:serve",
     ),
     "build_retrieval": Job(
         "Builds a semantic retrieval set (select.txt) from sentences with labels.",

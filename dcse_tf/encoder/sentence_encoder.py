@@ -64,7 +64,7 @@ class SentenceEncoder:
 
         Args:
             model: a run directory, a checkpoint folder, package:NAME, a hub name, an export
-                (SavedModel, ONNX or static), a fitted baseline, or the URL of one in a store.
+                (SavedModel, ONNX or static) or a fitted baseline.
             pooling: "mean" over the tokens, or "cls"; None for the model's own.
             projection: "context" or "response", to embed behind a projection head of the run; empty
                 for none.

@@ -62,7 +62,7 @@ def read_sessions(path: pathlib.Path) -> list[Session]:
         piece = GivenCandidates(dialogue, ()) if dialogue and isinstance(dialogue, str) else None
         return dataclasses.replace(session, given=piece)
 
-    sessions = read_json_lines(path, BadLines(0, option=""), parse)
+    sessions = read_json_lines(path, BadLines(), parse)
     return [session for session in sessions if len(session.turns) > 1]
 
 

@@ -71,7 +71,7 @@ def read_retrieval_set(path: pathlib.Path, half: str = "all") -> RetrievalSet:
     sentences: list[str] = []
     intents: list[str] = []
     rows: list[tuple[int, str, str]] = []
-    for number, line in read_lines(path, BadLines(0, option="")):
+    for number, line in read_lines(path, BadLines()):
         fields = line.split("\t")
         if len(fields) != 5 or fields[0] != str(len(sentences)):
             raise InputError(
@@ -164,7 +164,7 @@ def read_sts_set(path: pathlib.Path, half: str = "all") -> StsSet:
     """
     degrees: list[float] = []
     pairs: list[tuple[str, ...]] = []
-    for number, line in read_lines(path, BadLines(0, option="")):
+    for number, line in read_lines(path, BadLines()):
         fields = line.split("\t")
         try:
             degree = float(fields[0])

@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dcse_tf.errors import name_input, require
@@ -51,9 +50,9 @@ class ServeOptions(CalibratedOptions):
         self.check_needed("reranker", "calibration")
 
 
-def serve(options: ServeOptions, announce: Callable[[str], object]) -> None:
-    """Answers requests until SIGTERM or SIGINT; then answers those that it has accepted. Calls
-    `announce` with its URL when it is ready.
+def serve(options: ServeOptions) -> None:
+    """Answers requests until SIGTERM or SIGINT; then answers those that it has accepted. Prints its
+    URL when it is ready.
 
     A request needs a key if the environment variable DCSE_API_KEY has some, separated by spaces or
     line breaks; it sends one of them as its bearer token. Raises InputError if a model cannot be
@@ -74,7 +73,7 @@ def serve(options: ServeOptions, announce: Callable[[str], object]) -> None:
         # uvicorn stops at the signal and then raises it again, which would end this process by it.
         signal.signal(signal.SIGTERM, lambda *_: None)
         host, port = listener.getsockname()[:2]
-        announce(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+        print(f"serving at http://{f'[{host}]' if ':' in host else host}:{port}", flush=True)
         uvicorn.Server(config).run([listener])
 
 

@@ -22,7 +22,7 @@ CALLS = {
     ),
     "fastapi": (
         "server",
-        "from dcse_tf.serving.serve import ServeOptions, serve; serve(ServeOptions(model='m'), 0)",
+        "from dcse_tf.serving.serve import ServeOptions, serve; serve(ServeOptions(model='m'))",
     ),
     "pyarrow": (
         "parquet",

@@ -17,6 +17,7 @@ import itertools
 import operator
 import pathlib
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -92,7 +93,8 @@ def read_given_sessions(
     """Yields a session for each group: the context, the true response, and the group's negatives.
     Dialogues that the file does not name are those that `merge_windows` finds.
     """
-    groups = check_groups(read, path, bad_lines.again())
+    # The second reading tells of bad lines.
+    groups = check_groups(read, path, BadLines(sys.maxsize, 0, bad_lines.encoding))
     unnamed = ((line, group.window) for line, group in groups if group.id == _name(path, line))
     names = {line: _name(path, own[0]) for own, _ in merge_windows(unnamed) for line in own}
     for line, group in check_groups(read, path, bad_lines):
