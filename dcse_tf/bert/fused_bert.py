@@ -105,7 +105,7 @@ class FusedBert(tf.Module):
             x += tf.gather(self._segments, inputs["segment_ids"])
         if self._speakers is not None:
             x += tf.gather(self._speakers, inputs["speaker_ids"])
-        x = self._layer_norm(tf.reshape(x, [-1, self.dim]), self._norm)
+        x = self._layer_norm(tf.reshape(x, [-1, self.dim]), self._norm)  # [all tokens, dim]
 
         # What attention adds to its scores: [utterances, heads or 1, tokens or 1, tokens].
         bias = tf.cast(tf.where(inputs["padding_mask"], 0.0, _MASKED), self._dtype)
@@ -115,9 +115,19 @@ class FusedBert(tf.Module):
             distances = tf.clip_by_value(places - places[:, tf.newaxis], -FARTHEST, FARTHEST)
             bias += tf.gather(self._relative, distances + FARTHEST, axis=1)
 
+        shape = tf.stack([-1, tokens, 3, self._heads, self.dim // self._heads])
         for layer in self._layers:
-            first = first_only and layer is self._layers[-1]
-            x = self._run_layer(x, layer, bias, tokens, first)
+            parts = tf.reshape(_dense(x, layer["query_key_value"]), shape)
+            query, key, value = tf.unstack(tf.transpose(parts, [2, 0, 3, 1, 4]))
+            if first_only and layer is self._layers[-1]:
+                query, bias, x = query[:, :, :1], bias[:, :, :1], x[::tokens]
+            weights = tf.nn.softmax(tf.matmul(query, key, transpose_b=True) + bias)
+            attended = tf.transpose(tf.matmul(weights, value), [0, 2, 1, 3])
+            attended = _dense(tf.reshape(attended, [-1, self.dim]), layer["attended"])
+            x = self._layer_norm(x + tf.cast(attended, tf.float32), layer["attended_norm"])
+            hidden = tf.nn.gelu(_dense(x, layer["intermediate"]), approximate=self._approximate)
+            x = x + tf.cast(_dense(hidden, layer["output"]), tf.float32)
+            x = self._layer_norm(x, layer["output_norm"])
         return tf.reshape(x, tf.stack([-1, 1 if first_only else tokens, self.dim]))
 
     def score(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -127,23 +137,6 @@ class FusedBert(tf.Module):
         pooler, classifier = self._head
         pooled = tf.tanh(_dense(self(inputs, first_only=True)[:, 0], pooler))
         return tf.squeeze(_dense(pooled, classifier), 1)
-
-    def _run_layer(
-        self, x: tf.Tensor, layer: dict[str, Any], bias: tf.Tensor, tokens: tf.Tensor, first: bool
-    ) -> tf.Tensor:
-        """One layer on all tokens, float32 `[all tokens, dim]`, or as queries the first alone."""
-        shape = tf.stack([-1, tokens, 3, self._heads, self.dim // self._heads])
-        parts = tf.reshape(_dense(x, layer["query_key_value"]), shape)
-        query, key, value = tf.unstack(tf.transpose(parts, [2, 0, 3, 1, 4]))
-        if first:
-            query, bias, x = query[:, :, :1], bias[:, :, :1], x[::tokens]
-        weights = tf.nn.softmax(tf.matmul(query, key, transpose_b=True) + bias)
-        attended = tf.transpose(tf.matmul(weights, value), [0, 2, 1, 3])
-        attended = _dense(tf.reshape(attended, [-1, self.dim]), layer["attended"])
-        x = self._layer_norm(x + tf.cast(attended, tf.float32), layer["attended_norm"])
-        hidden = tf.nn.gelu(_dense(x, layer["intermediate"]), approximate=self._approximate)
-        x = x + tf.cast(_dense(hidden, layer["output"]), tf.float32)
-        return self._layer_norm(x, layer["output_norm"])
 
     def _layer_norm(self, x: tf.Tensor, weights: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
         gamma, beta = weights

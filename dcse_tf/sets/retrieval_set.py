@@ -139,24 +139,28 @@ class Bm25:
 
 def _label_sentences(
     config: BuildRetrievalOptions, split_words: Callable[[str], list[str]]
-) -> tuple[list[tuple[str, tuple[str, ...]]], dict[str, int]]:
-    """All sentences of the input with their labels, and counts of what was left out."""
+) -> tuple[list[tuple[str, str]], dict[str, int]]:
+    """The sentences of the input that have one label, with it, and counts of what was left out."""
     bad_lines = config.count_bad_lines()
-    left_out: collections.Counter[str] = collections.Counter(empty_utterances=0, short=0)
-    sentences: list[tuple[str, tuple[str, ...]]] = []
+    reasons = "empty_utterances", "short", "bad_lines", "without_label", "with_several_labels"
+    left_out = collections.Counter(dict.fromkeys(reasons, 0))
+    labelled: list[tuple[str, str]] = []
     for session in read_sessions(config, bad_lines, left_out):
         for turn in session.turns if len(session.turns) >= config.min_turns else ():
             if config.roles and turn.role not in config.roles:
                 continue
+            labels = turn.intents
+            if config.labels == "act":
+                act = fold_spaces(" ".join([turn.role, *sorted(turn.acts)]))
+                labels = (act,) if turn.acts else ()
             if len(split_words(turn.text)) < config.min_words:
                 left_out["short"] += 1
-            elif config.labels == "act" and turn.acts:
-                act = fold_spaces(" ".join([turn.role, *sorted(turn.acts)]))
-                sentences.append((turn.text, (act,)))
+            elif len(labels) == 1:
+                labelled.append((turn.text, labels[0]))
             else:
-                sentences.append((turn.text, turn.intents if config.labels == "intent" else ()))
+                left_out["with_several_labels" if labels else "without_label"] += 1
     left_out["bad_lines"] = bad_lines.count
-    return sentences, dict(left_out)
+    return labelled, dict(left_out)
 
 
 def sample_balanced(
@@ -248,21 +252,18 @@ def build_retrieval(config: BuildRetrievalOptions) -> str:
     output = pathlib.Path(config.output)
     refuse_existing(output, config.overwrite)
     split = make_splitter("auto")
-    sentences, left_out = _label_sentences(config, split)
-    labelled = [(text, labels[0]) for text, labels in sentences if len(labels) == 1]
+    labelled, left_out = _label_sentences(config, split)
     drawn, not_drawn = sample_balanced(
         labelled, config.sentences, config.seed, config.min_label_sentences
     )
     if not drawn:
         raise InputError(
             f"`input`={','.join(config.input)}: no label with `min_label_sentences`="
-            f"{config.min_label_sentences} sentences: {len(sentences)} sentences read, "
-            f"{len(labelled)} with one label, {not_drawn['under_two_labels']} also with another"
+            f"{config.min_label_sentences} sentences: {len(labelled)} sentences with one label, "
+            f"{left_out['without_label']} without, {not_drawn['under_two_labels']} under several"
         )
     found, dropped = build_retrieval_set(drawn, split, config.candidates, config.max_positives)
     write_retrieval_set(output, found)
-    left_out["without_label"] = sum(not labels for _, labels in sentences)
-    left_out["with_several_labels"] = sum(len(labels) > 1 for _, labels in sentences)
     positives = np.mean([len(query.positives) for query in found.queries])
     negatives = np.mean([len(query.negatives) for query in found.queries])
     told = ", ".join(f"{n} {what}" for what, n in {**left_out, **not_drawn, **dropped}.items())
