@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dcse_tf.data.corpus import SplitOptions, content_key, read_sessions
+from dcse_tf.data.corpus import SplitOptions, content_key, read_long_sessions
 from dcse_tf.data.dialogue import Session, Utterance, make_splitter
 from dcse_tf.data.formats.candidates import CandidateGroup
 from dcse_tf.data.manifest import SPLITS
@@ -85,8 +85,8 @@ class Response(NamedTuple):
 
 
 def _choose_responses(sessions: Iterable[Session], responses: str, seed: int) -> list[Response]:
-    """The turns with a turn before them, or only "one" of each session; what is drawn depends on
-    the seed and the session's id.
+    """The turns with a turn before them, or only "one" of each session, which has two or more; what
+    is drawn depends on the seed and the session's id.
     """
     times: collections.Counter[str] = collections.Counter()
     first_copies: dict[int, str] = {}
@@ -99,7 +99,7 @@ def _choose_responses(sessions: Iterable[Session], responses: str, seed: int) ->
         if times[name] > 1:  # the same id in two files
             session = Session(f"{name}#{times[name]}", session.turns, session.given)
         turns = list(range(1, len(session.turns)))
-        if responses == "one" and turns:
+        if responses == "one":
             rng = np.random.default_rng(hash_number(f"{seed}:response:{session.session_id}"))
             turns = [turns[int(rng.integers(len(turns)))]]
         chosen += [Response(session, dialogue, turn) for turn in turns]
@@ -178,15 +178,9 @@ def build_candidates(config: BuildCandidatesOptions) -> str:
     """
     with atomic_file(pathlib.Path(config.output), config.overwrite) as partial:
         bad_lines = config.count_bad_lines()
-        left_out: collections.Counter[str] = collections.Counter(empty_utterances=0)
-        read = list(read_sessions(config, bad_lines, left_out))
-        sessions = [session for session in read if len(session.turns) >= config.min_turns]
+        left_out = collections.Counter[str]()
+        sessions = list(read_long_sessions(config, bad_lines, left_out))
         responses = _choose_responses(sessions, config.responses, config.seed)
-        if not responses:
-            raise InputError(
-                f"`input`={','.join(config.input)}: no response with a turn before it "
-                f"({len(read)} sessions read)"
-            )
         drawn = done = pooled = 0
         with (
             partial.open("w", encoding="utf-8") as file,
@@ -201,10 +195,9 @@ def build_candidates(config: BuildCandidatesOptions) -> str:
                     file.write(json.dumps(group.to_dict(), ensure_ascii=False) + "\n")
                     drawn, done = drawn + at_random, done + 1
                     progress.update(done)
-    used = len({response.session.session_id for response in responses})
     return (
-        f"{len(responses)} groups of {config.candidates} candidates from {used} sessions with "
-        f"{pooled} different responses; {drawn} negatives drawn at random\n"
-        f"left out: {bad_lines.count} bad lines, {len(read) - len(sessions)} short sessions, "
+        f"{len(responses)} groups of {config.candidates} candidates from {len(sessions)} sessions "
+        f"with {pooled} different responses; {drawn} negatives drawn at random\n"
+        f"left out: {bad_lines.count} bad lines, {left_out['short_sessions']} short sessions, "
         f"{left_out['empty_utterances']} empty utterances"
     )

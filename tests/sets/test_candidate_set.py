@@ -173,7 +173,7 @@ def test_negatives_are_not_of_another_piece_of_the_dialogue(build, tmp_path):
 
 def test_what_cannot_be_built_is_refused_and_leaves_nothing(build, tmp_path):
     for settings, message in (
-        ({"sessions": {"s": ["alone"]}}, "no response with a turn before it .1 sessions read"),
+        ({"sessions": {"s": ["alone"]}}, "no session of at least 2 turns .1 sessions too short"),
         ({"candidates": 90}, "`candidates`=90"),
         ({"candidates": 15, "dev_fraction": 0.2}, "of its split"),
         ({"sessions": {"s": ["?", "!"]}, "negatives_from": "bm25"}, "no response has a word"),
