@@ -282,12 +282,8 @@ def build_matcher(
 
     The default sizes, of the token vectors and of an LSTM's state, are those of both papers' code
     (github.com/npow/ubottu and github.com/alibaba/esim-response-selection); the text of Lowe et al.
-    has 200 hidden units. That code has no dropout in DualLSTM and drops half in ESIM. Raises
-    InputError if the architecture is unknown.
+    has 200 hidden units. That code has no dropout in DualLSTM and drops half in ESIM.
     """
-    if architecture not in _ARCHITECTURES:
-        known = " or ".join(_ARCHITECTURES)
-        raise InputError(f"architecture {architecture!r}, expected {known}")
     build, sizes = _ARCHITECTURES[architecture], (vocabulary_size, embedding_dim, hidden_dim)
     matcher = build(*sizes, dropout, seed, dtype="float32", name=architecture)
     matcher.build()
@@ -332,11 +328,10 @@ def read_matcher(folder: pathlib.Path) -> DualLSTM | ESIM:
     """Reads the model that `write_matcher` wrote; raises InputError if a file is missing or broken,
     or the weights do not fit the settings.
     """
-    settings = read_matcher_settings(folder)
-    try:
-        matcher = build_matcher(**settings, seed=0)
-    except InputError as error:
-        raise InputError(f"{folder / MATCHER_FILE}: {error}") from error
+    settings, known = read_matcher_settings(folder), " or ".join(_ARCHITECTURES)
+    if (name := settings["architecture"]) not in _ARCHITECTURES:
+        raise InputError(f"{folder / MATCHER_FILE}: architecture {name!r:.40}, expected {known}")
+    matcher = build_matcher(**settings, seed=0)
     named = matcher.name_weights().items()
     pairs = (weights.WeightPair(variable, name) for name, variable in named)
     weights.assign(pairs, weights.read_tensors(folder), str(folder))

@@ -206,14 +206,14 @@ def test_files_that_compute_something_else_do_not_appear(bert, rerankers, tmp_pa
         assert list(tmp_path.iterdir()) == []
 
     def spoil(name):
-        build = getattr(onnx_export, name)
+        build = getattr(onnx_graph, name)
         # Not the same for all: a layer norm follows, which would remove it.
         bias, change = "encoder.layer.1.output.dense.bias", 0.01 * np.eye(DIM, dtype=np.float32)[0]
         return lambda tensors, *rest: build({**tensors, bias: tensors[bias] + change}, *rest)
 
     with monkeypatch.context() as patch:
         for name in ("build_encoder", "build_cross_encoder"):
-            patch.setattr(onnx_export, name, spoil(name))
+            patch.setattr(onnx_graph, name, spoil(name))
         refuse(bert, "difference of an embedding")
         refuse(rerankers[False], "difference of a score")
     with monkeypatch.context() as patch:

@@ -71,10 +71,10 @@ BASE = {"arguments", "errors", "files", "input_files", "machine", "options", "pr
 # Lines of each room, and of what stands beside the package. A number may only fall: what is added
 # is paid for by what leaves. "base" are the modules at the top.
 BUDGETS = {
-    "base": 1437,
+    "base": 1428,
     "baselines": 709,
-    "bert": 2564,
-    "cli": 425,
+    "bert": 2557,
+    "cli": 418,
     "data": 3360,
     "discovery": 741,
     "encoder": 1051,
@@ -82,11 +82,11 @@ BUDGETS = {
     "exporting": 1470,
     "inspecting": 394,
     "matching": 626,
-    "reading": 666,
+    "reading": 661,
     "reranker": 421,
     "search": 916,
-    "serving": 491,
-    "sets": 483,
+    "serving": 490,
+    "sets": 477,
     "spark": 354,
     "tasks": 1930,
     "training": 1454,

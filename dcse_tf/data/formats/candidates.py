@@ -69,16 +69,14 @@ def check_groups(
     own; the others count as bad lines.
     """
     known: set[str] = set()
-    advice = "; `several_positives` allows several true responses in a group"
+    advice = "" if several_positives else "; `several_positives` allows several true responses"
 
     def check(number: int, group: CandidateGroup) -> tuple[int, CandidateGroup]:
-        problem, true = "", sum(group.labels)
         if len(set(group.labels)) < 2:
-            problem = "expected candidates with label 1 and with label 0, found only one of them"
-        elif true > 1 and not several_positives:
-            problem = f"expected one candidate with label 1, found {true}"
-        if problem:
-            raise ValueError(problem if several_positives else f"{problem}{advice}")
+            both = "candidates with label 1 and with label 0"
+            raise ValueError(f"expected {both}, found only one of them{advice}")
+        if (true := sum(group.labels)) > 1 and not several_positives:
+            raise ValueError(f"expected one candidate with label 1, found {true}{advice}")
         if group.id in known:
             raise ValueError(f"the id {group.id!r} is another group's")
         known.add(group.id)
