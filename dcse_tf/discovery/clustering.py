@@ -3,6 +3,7 @@ then k-means over all of them. Nothing is drawn at random: the result is a funct
 of their order.
 """
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,7 +17,7 @@ _IN_TREE = 10_000  # rows: their distances are 400 MB, and 20 seconds
 _BLOCK = 65_536  # rows whose similarities to all centres are held at a time
 _ROUNDS = 5  # of k-means, whose first one moves most rows
 _MOST = 300  # clusters, unless more are asked for
-_HALVINGS = 3  # in which clusters have to come again
+_PARTS = 3  # of the rows, in which clusters have to come again
 _LEAST_ROWS = 8  # for each cluster, on average
 _STEP = 1.15  # between numbers of clusters that are compared
 
@@ -37,8 +38,7 @@ def cluster(rows: np.ndarray, number: int = 0, counts: np.ndarray | None = None)
         The cluster of each row, int `[n]`: 0 to the number of clusters - 1, the largest first.
     """
     part = rows[:_IN_TREE]
-    tree = _build_tree(part)
-    labels = _nearest(rows, _cut(part, tree, number or choose_number(part, tree)))
+    labels = _nearest(rows, _cut(part, _build_tree(part), number or choose_number(part)))
     for _ in range(_ROUNDS):
         moved = _nearest(rows, find_centres(rows, labels))
         if np.array_equal(moved, labels):
@@ -107,35 +107,30 @@ def _cut(rows: np.ndarray, tree: np.ndarray, number: int) -> np.ndarray:
     return find_centres(rows, labels)
 
 
-def choose_number(rows: np.ndarray, tree: np.ndarray) -> int:
-    """The number of clusters that are sharp and come again, among numbers 15% apart.
+def choose_number(rows: np.ndarray) -> int:
+    """The number of clusters that are sharp and tell much, among numbers 15% apart.
 
-    Their mean sharpness is multiplied by how well the clusters of two halves of the rows agree:
-    both halves' centres divide all rows, and the divisions' adjusted mutual information is taken,
-    in the mean over several halvings. The former alone is highest for very many clusters of near
-    copies, the latter for very few; two clusters also count for half, three for two thirds.
+    Three parts of the rows, each without another third, are clustered, and their centres divide all
+    rows. The information that two such divisions share beyond chance, in nats (Vinh et al. 2010),
+    grows with the number of clusters until these no longer come again. The highest product of it
+    and the sharpness is chosen, both in the mean over the divisions.
     """
-    metrics = require("sklearn.metrics", "discover", "choosing the number of clusters")
+    metrics = require("sklearn.metrics.cluster", "discover", "choosing the number of clusters")
     tried = np.unique(np.round(2 * _STEP ** np.arange(100)).astype(int))
     tried = tried[tried <= min(_MOST, len(rows) // _LEAST_ROWS)]
-    # A handful of clusters of thousands of texts would say nothing.
-    tried = tried[tried >= len(rows) ** 0.5 / 8]
-    # Every other row, every other two, every other four.
-    sides = [np.arange(len(rows)) >> shift & 1 for shift in range(_HALVINGS)]
-    parts = [[rows[side == half] for half in range(2)] for side in sides]
-    halvings = [[(part, _build_tree(part)) for part in halves] for halves in parts]
+    parts = [rows[np.arange(len(rows)) % _PARTS != left_out] for left_out in range(_PARTS)]
+    trees = [_build_tree(part) for part in parts]
     scores = {1: 0.0}
     with Progress("numbers of clusters", len(tried)) as progress:
         for done, number in enumerate(tried.tolist(), start=1):
-            sharpness = measure_sharpness(rows, _nearest(rows, _cut(rows, tree, number)))
-            agreements = [
-                metrics.adjusted_mutual_info_score(
-                    *(_nearest(rows, _cut(*half, number)) for half in halves)
-                )
-                for halves in halvings
-            ]
-            few = 1 / number  # the fewer, the less they say
-            scores[number] = float(sharpness.mean() * np.mean(agreements)) * (1 - few)
+            found = [_nearest(rows, _cut(*part, number)) for part in zip(parts, trees, strict=True)]
+            shared = []
+            for pair in itertools.combinations(found, 2):
+                table = metrics.contingency_matrix(*pair, sparse=True)
+                by_chance = metrics.expected_mutual_information(table, len(rows))
+                shared.append(metrics.mutual_info_score(*pair, contingency=table) - by_chance)
+            sharpness = [measure_sharpness(rows, labels) for labels in found]
+            scores[number] = float(np.mean(sharpness) * np.mean(shared))
             progress.update(done)
     return max(scores, key=scores.__getitem__)
 

@@ -22,7 +22,7 @@ def draw_groups(sizes, dim=16, noise=0.12, seed=0):
     return rows.astype(np.float32), groups
 
 
-@pytest.mark.parametrize("sizes", [[60, 30, 90], [40] * 8, [10, 200]])
+@pytest.mark.parametrize("sizes", [[60, 30, 90], [40] * 8, [10, 200], [300, 100, 50, 20, 10]])
 def test_groups_and_their_number_are_found(sizes):
     rows, groups = draw_groups(sizes)
     labels = cluster(rows)
