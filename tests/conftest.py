@@ -36,8 +36,10 @@ def pytest_configure(config: pytest.Config) -> None:
     # For a few small steps, optimizing a graph costs more than running it. Jobs that tests start in
     # separate processes still optimize their graphs, as for users.
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    # Excludes what has been imported, which stays anyway, from garbage collections.
+    # Excludes what has been imported, which stays anyway, from garbage collections; these would
+    # come often while a graph is traced, which leaves little garbage.
     gc.freeze()
+    gc.set_threshold(100_000, 50, 50)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
