@@ -11,15 +11,16 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import multiprocessing
 import os
 import pathlib
 import random
 import re
 import signal
 import socket
-import subprocess
 import sys
 import threading
+from multiprocessing.connection import Connection
 
 import numpy as np
 import tensorflow as tf
@@ -55,29 +56,35 @@ class Report:
     equal: bool = False
 
 
-# For a few small steps, optimizing a graph costs more than running it.
-_PROGRAM = """
-import tensorflow as tf
-tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-from dcse_tf.cli.commands import main
-main()
-"""
+# A process that has imported TensorFlow but not used it; every job is forked from it.
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["keras_hub", "dcse_tf.cli.commands", "dcse_tf.training.train"])
 
 
-def start(job: str, *flags: str, **environment: str) -> subprocess.Popen:
-    """Starts a job, with further variables in its environment."""
-    command = [sys.executable, "-c", _PROGRAM, job, *flags]
-    return subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+def _run(writer: Connection, environment: dict[str, str], arguments: list[str]) -> None:
+    """What a forked process does: the job, with its output sent to the writer."""
+    os.environ.update(environment)
+    for stream in (1, 2):
+        os.dup2(writer.fileno(), stream)
+    writer.close()
+    from dcse_tf.cli.commands import main
+
+    # For a few small steps, optimizing a graph costs more than running it.
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    main(arguments)
 
 
-def start_workers(count: int, *flags: str) -> list[subprocess.Popen]:
+def start(job: str, *flags: str, **environment: str) -> multiprocessing.Process:
+    """Starts a job, with further variables in its environment; its output is `.stdout`."""
+    reader, writer = _FORKS.Pipe(duplex=False)
+    process = _FORKS.Process(target=_run, args=(writer, environment, [job, *flags]))
+    process.start()
+    writer.close()
+    process.stdout = os.fdopen(os.dup(reader.fileno()))
+    return process
+
+
+def start_workers(count: int, *flags: str) -> list[multiprocessing.Process]:
     """Starts the workers of a training on this machine; the output of the first one is to read."""
     with contextlib.ExitStack() as stack:  # local addresses with free ports
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
@@ -95,13 +102,6 @@ def start_workers(count: int, *flags: str) -> list[subprocess.Popen]:
     return workers
 
 
-def check(process: subprocess.Popen) -> None:
-    """Waits for a job that must succeed."""
-    output, _ = process.communicate()
-    if process.returncode:
-        raise RuntimeError(output)
-
-
 def run_killed(
     flags: list[str], alone: pathlib.Path, run_dir: pathlib.Path, kills: int, seed: int, workers=1
 ) -> Report:
@@ -115,7 +115,7 @@ def run_killed(
         if begun is not None:
             report.most_lost = max(report.most_lost, saved - begun)
         saved = max(saved, saved_now)
-        status = processes[0].returncode
+        status = processes[0].exitcode
         if status == 0:
             break
         if status not in _KILLED:
@@ -127,7 +127,7 @@ def run_killed(
 
 
 def watch(
-    processes: list[subprocess.Popen], delay: float | None, victim: int = 0
+    processes: list[multiprocessing.Process], delay: float | None, victim: int = 0
 ) -> tuple[int | None, int]:
     """Reads what the first worker says; kills one so long after the first checkpoint.
 
@@ -145,10 +145,10 @@ def watch(
                 timer = threading.Timer(delay, processes[victim].kill)
                 timer.start()
     for process in processes:
-        process.wait(timeout=120)
+        process.join(timeout=120)
     if timer:
         timer.cancel()
-    if processes[0].returncode not in (0, *_KILLED):
+    if processes[0].exitcode not in (0, *_KILLED):
         print("".join(lines[-30:]))
     return begun, saved
 
@@ -184,7 +184,9 @@ def main() -> None:
     work.mkdir(parents=True, exist_ok=False)
     (work / "dialogues.jsonl").write_text(json_lines(make_dialogues(120)))
     data = [f"--input={work}/dialogues.jsonl", f"--output_dir={work}/data"]
-    check(start("prepare_data", "--format=jsonl", "--vocab_size=300", *data))
+    preparing = start("prepare_data", "--format=jsonl", "--vocab_size=300", *data)
+    print(preparing.stdout.read())
+    preparing.join()
     flags = [f"--task={given.task}", f"--data_dir={work}/data", f"--steps={given.steps}", *SETTINGS]
     watch(start_workers(given.workers, *flags, f"--run_dir={work}/alone"), None)
     for number in range(given.runs):

@@ -35,11 +35,11 @@ def test_two_processes_one_of_which_is_killed_go_on_from_a_saved_step(data_dir, 
     flags.append(f"--run_dir={tmp_path}/two")
     first, second = kill_harness.start_workers(2, *flags)
     kill_harness.watch([first, second], 0.2, victim=1)
-    assert (first.returncode, second.returncode) == (EXIT_STATUS, -signal.SIGKILL)
+    assert (first.exitcode, second.exitcode) == (EXIT_STATUS, -signal.SIGKILL)
     left = [path.name for path in (tmp_path / "two/checkpoints").iterdir()]
     resumed = kill_harness.start_workers(2, *flags)
     begun, _ = kill_harness.watch(resumed, None)
-    assert [each.returncode for each in resumed] == [0, 0]
+    assert [each.exitcode for each in resumed] == [0, 0]
     assert f"step-{begun:09d}" in left
 
 

@@ -90,7 +90,7 @@ BUDGETS = {
     "spark": 354,
     "tasks": 1930,
     "training": 1454,
-    "tests": 17760,
+    "tests": 17755,
     "experiments": 2921,
     "docs": 2197,
 }

@@ -1,7 +1,7 @@
 """The jobs as a user runs them, on dialogues written for it.
 
-Evaluation and export have a process of their own here; training and embedding in tests/faults,
-preparation and a whole session in test_wheel.
+Export has a process of its own here; training and embedding in tests/faults, preparation and a
+whole session with evaluation in test_wheel.
 """
 
 import contextlib
@@ -41,14 +41,6 @@ TRAIN += ["--save_every=2", "--eval_every=4", "--log_every=2"]
 
 
 def run(job, *flags):
-    command = [sys.executable, "-m", "dcse_tf.cli", job, *map(str, flags)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
-
-
-def run_here(job, *flags):
-    """In this process, which has TensorFlow."""
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         main([job, *map(str, flags)])
@@ -60,10 +52,10 @@ def trained(dialogues_file, tmp_path_factory):
     """prepare_data and train: the folder that holds data/ and run/."""
     folder = tmp_path_factory.mktemp("job")
     files = [f"--input={dialogues_file}", f"--output_dir={folder}/data"]
-    printed = run_here("prepare_data", *PREPARE, *files)
+    printed = run("prepare_data", *PREPARE, *files)
     assert f"manifest.json are in {folder}/data" in printed
     files = [f"--data_dir={folder}/data", f"--run_dir={folder}/run"]
-    printed = run_here("train", *TRAIN, *files)
+    printed = run("train", *TRAIN, *files)
     assert f"the trained model is in {folder}/run/encoder" in printed
     assert "4 of 4 steps" in printed
     return folder
@@ -109,9 +101,10 @@ def test_evaluate_writes_scores_beside_chance(trained):
 def test_embeddings_are_the_same_from_run_export_and_checkpoint(trained):
     sentences = trained / "sentences.txt"
     sentences.write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
-    run("export", f"--run_dir={trained}/run", f"--output_dir={trained}/export")
+    export = ["export", f"--run_dir={trained}/run", f"--output_dir={trained}/export"]
+    subprocess.run([sys.executable, "-m", "dcse_tf.cli", *export], check=True, cwd=ROOT)
     files = [f"--input={sentences}", f"--output={trained}/run.npy"]
-    run_here("embed", f"--model={trained}/run", *files)
+    run("embed", f"--model={trained}/run", *files)
     arrays = [np.load(trained / "run.npy")]
     for model in ("run/encoder", "export"):
         arrays.append(SentenceEncoder.load(trained / model).encode(SENTENCES))
