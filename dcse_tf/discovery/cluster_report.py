@@ -18,21 +18,12 @@ from dcse_tf.files import write_record
 from dcse_tf.sets.retrieval_set import build_retrieval_set, sample_balanced
 
 _TYPICAL = 5  # sentences of a cluster
-_ANSWERS = 3
 _WORDS = 6
 _IN_NAME = 3
 _NEAREST = 200  # texts of a cluster that typical sentences and words are chosen from
 _SAME = 0.8  # the cosine above which a second typical sentence would say the same
 _LEFT_OUT = 1.0  # percent of a cluster's texts that are too far from its centre to be labelled
 _SENTENCES = 4000  # of the retrieval set
-
-
-class Answers(NamedTuple):
-    """What was answered to the turns of a cluster."""
-
-    texts: list[str]
-    counts: np.ndarray  # how often, int [texts]
-    rows: np.ndarray  # float32 [texts, dim], of length 1
 
 
 class Found(NamedTuple):
@@ -47,7 +38,7 @@ class Found(NamedTuple):
     sharpness: np.ndarray  # float [texts], see measure_sharpness
     sessions: np.ndarray  # the session of each turn, int [turns]
     turn_texts: np.ndarray  # which text each turn has, int [turns]
-    answers: list[Answers]  # of each cluster
+    answers: list[list[dict[str, Any]]]  # typical ones of each cluster
 
 
 def describe_clusters(
@@ -55,25 +46,20 @@ def describe_clusters(
 ) -> list[dict[str, Any]]:
     """The lines of clusters.jsonl, one a cluster, the largest first."""
     numbers, turns = followed.ids, int(found.counts.sum())
-    order = np.argsort(found.labels, kind="stable")
+    order = np.lexsort([-found.similarity, found.labels])
     ends = np.searchsorted(found.labels[order], np.arange(len(numbers) + 1))
     members = [order[begin:end] for begin, end in itertools.pairwise(ends)]
-    nearest = [
-        each[np.argsort(-found.similarity[each], kind="stable")][:_NEAREST] for each in members
-    ]
-    words = _find_words([[found.texts[place] for place in each] for each in nearest], split_words)
+    texts = [[found.texts[place] for place in each[:_NEAREST]] for each in members]
+    words = _find_words(texts, split_words)
     of_turns = found.labels[found.turn_texts]
     pairs = np.unique(np.stack([of_turns, found.sessions]), axis=1)
     sessions = np.bincount(pairs[0], minlength=len(numbers))
     records = []
-    for place, (own, near) in enumerate(zip(members, nearest, strict=True)):
-        weights = found.counts[own]
-        texts, counts, rows = found.answers[place]
-        typical = _choose_typical(found.rows[near], found.counts[near], _TYPICAL)
-        given = _choose_typical(rows, counts, _ANSWERS)
+    for place, own in enumerate(members):
+        weights, near = found.counts[own], own[:_NEAREST]
         record = {
             "id": numbers[place],
-            "name": ", ".join(words[place][:_IN_NAME]) or found.texts[near[0]],
+            "name": ", ".join(words[place][:_IN_NAME]) or texts[place][0],
             "turns": int(weights.sum()),
             "of_turns": turns,
             "share": round(100 * weights.sum() / turns, 2),
@@ -81,10 +67,8 @@ def describe_clusters(
             "texts": len(own),
             "sharpness": round(float(np.average(found.sharpness[own], weights=weights)), 3),
             "words": words[place],
-            "typical": [
-                {"text": found.texts[near[n]], "turns": int(found.counts[near[n]])} for n in typical
-            ],
-            "answers": [{"text": texts[n], "turns": int(counts[n])} for n in given],
+            "typical": choose_typical(texts[place], weights[:_NEAREST], found.rows[near], _TYPICAL),
+            "answers": found.answers[place],
             "least_similarity": float(np.percentile(found.similarity[own], _LEFT_OUT)) - 1e-6,
         }
         records.append(record | followed.changes[place])
@@ -105,24 +89,20 @@ def _find_words(
     size = sum(map(len, texts))
     found = []
     for own, each in zip(having, texts, strict=True):
-        ratios = {
-            word: count / len(each) / (whole[word] / size)
-            for word, count in own.items()
-            if not word.isdigit()
-        }
-        scores = {
-            word: own[word] * math.log(ratio) ** 2
-            for word, ratio in ratios.items()
-            if ratio > 1 or len(texts) == 1
-        }
-        best = sorted(scores, key=lambda word: (-scores[word], word))
-        found.append(best[:_WORDS])
+        scores = {}
+        for word, count in own.items():
+            ratio = count / len(each) * size / whole[word]
+            if any(map(str.isalpha, word)) and (ratio > 1 or len(texts) == 1):
+                scores[word] = -count * math.log(ratio) ** 2
+        found.append(sorted(scores, key=lambda word: (scores[word], word))[:_WORDS])
     return found
 
 
-def _choose_typical(rows: np.ndarray, counts: np.ndarray, number: int) -> list[int]:
-    """Places of the texts that are most similar to all others, which count as often as they are
-    said; each unlike those before it.
+def choose_typical(
+    texts: Sequence[str], counts: np.ndarray, rows: np.ndarray, number: int
+) -> list[dict[str, Any]]:
+    """The texts that are most similar to all others, which count as often as they are said; each
+    unlike those before it. With how often: {"text", "turns"}.
     """
     chosen: list[int] = []
     if len(rows):
@@ -132,7 +112,7 @@ def _choose_typical(rows: np.ndarray, counts: np.ndarray, number: int) -> list[i
             chosen.append(int(central.argmax()))
             central[cosines[chosen[-1]] > _SAME] = 0
             central[chosen[-1]] = 0
-    return chosen
+    return [{"text": texts[place], "turns": int(counts[place])} for place in chosen]
 
 
 def write_report(
@@ -155,25 +135,11 @@ def write_report(
     if len({label for _, label in drawn}) > 1:
         write_retrieval_set(folder / "retrieval.txt", build_retrieval_set(drawn, split_words)[0])
 
-    largest = max(record["turns"] for record in records)
     circles = [
-        {
-            "x": 400 + 360 * float(x),
-            "y": 260 + 225 * float(y),
-            "radius": 6 + 34 * math.sqrt(record["turns"] / largest),
-            # Sharp clusters are dark.
-            "shade": round(85 - 45 * max(0.0, min(1.0, 2 * record["sharpness"]))),
-            **record,
-        }
+        {"x": float(x), "y": float(y), **record}
         for (x, y), record in zip(place_in_plane(found.centres), records, strict=True)
     ]
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("dcse_tf.discovery"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    template = environment.get_template("clusters.html.j2")
-    page = template.render(summary=summary, circles=circles)
+    loader = jinja2.PackageLoader("dcse_tf.discovery")
+    pages = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+    page = pages.get_template("clusters.html.j2").render(summary=summary, circles=circles)
     (folder / "report.html").write_text(page, encoding="utf-8")

@@ -105,14 +105,9 @@ class Followed(NamedTuple):
     gone: list[dict[str, Any]]
     next_id: int
 
-    @classmethod
-    def nothing(cls, clusters: int) -> Self:
-        """There is no earlier report."""
-        return cls(list(range(1, clusters + 1)), [{}] * clusters, [], clusters + 1)
-
 
 def follow(
-    previous: Clusters, embeddings: np.ndarray, turns: np.ndarray, labels: np.ndarray
+    previous: Clusters | None, embeddings: np.ndarray, turns: np.ndarray, labels: np.ndarray
 ) -> Followed:
     """Finds what became of earlier clusters, by which today's texts are labelled.
 
@@ -121,14 +116,17 @@ def follow(
     merged if most turns of further ones came into it too. Else it is new.
 
     Args:
-        previous: the earlier clusters.
+        previous: the earlier clusters; None if there are none, as yet.
         embeddings: of the distinct texts, float `[texts, dim]`.
         turns: how many turns have each text, int `[texts]`.
         labels: the cluster of each text, int `[texts]`.
     """
+    count = int(labels.max()) + 1
+    if previous is None:
+        return Followed(list(range(1, count + 1)), [{}] * count, [], count + 1)
     places = {record["id"]: place for place, record in enumerate(previous.records)}
     nearest = [places.get(found.cluster, len(places)) for found in previous.label(embeddings)]
-    flows = np.zeros((labels.max() + 1, len(places) + 1))
+    flows = np.zeros((count, len(places) + 1))
     np.add.at(flows, (labels, np.array(nearest)), turns)
     sizes, flows = flows.sum(axis=1), flows[:, :-1]
     whole = flows > _MAJORITY * flows.sum(axis=0)  # most of the earlier cluster came into this one

@@ -12,9 +12,9 @@ from absl import logging
 from dcse_tf.bert.encoder_options import ModelOptions
 from dcse_tf.data.corpus import CorpusOptions, read_long_sessions
 from dcse_tf.data.dialogue import fold_spaces, make_splitter
-from dcse_tf.discovery.cluster_report import Answers, Found, describe_clusters, write_report
+from dcse_tf.discovery.cluster_report import Found, choose_typical, describe_clusters, write_report
 from dcse_tf.discovery.clustering import cluster, find_centres, measure_sharpness
-from dcse_tf.discovery.clusters import Clusters, Followed, follow
+from dcse_tf.discovery.clusters import Clusters, follow
 from dcse_tf.encoder.backend import normalize
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError, require
@@ -24,7 +24,7 @@ from dcse_tf.progress import Progress
 
 _CUSTOMERS = {"customer", "user", "client", "human", "visitor"}
 _TEXTS_AT_A_TIME = 8192
-_ANSWERS = 100  # distinct ones of a cluster that its typical answers are chosen from
+_ANSWERS = 100  # distinct ones of a cluster that three typical ones are chosen from
 
 
 class DiscoverOptions(CorpusOptions, ModelOptions):
@@ -108,9 +108,7 @@ def discover(config: DiscoverOptions) -> list[dict[str, Any]]:
             *(texts, counts, rows, labels, centres, similarity, sharpness),
             *(turns.sessions[chosen], places, answers),
         )
-        followed = Followed.nothing(len(centres))
-        if previous:
-            followed = follow(previous, rows, counts, labels)
+        followed = follow(previous, rows, counts, labels)
         records = describe_clusters(found, followed, make_splitter("auto"))
         summary = {
             "model": encoder.fingerprint(),
@@ -133,7 +131,7 @@ def discover(config: DiscoverOptions) -> list[dict[str, Any]]:
 def _read_turns(config: DiscoverOptions) -> _Turns:
     bad_lines = config.count_bad_lines()
     dropped = collections.Counter(short_sessions=0, empty_utterances=0)
-    numbers = tuple(array.array("q") for _ in range(3))
+    numbers = array.array("q")
     session_ids: list[str] = []
     roles: dict[str, int] = {}
     known: dict[str, int] = {}
@@ -143,12 +141,10 @@ def _read_turns(config: DiscoverOptions) -> _Turns:
             text = known.setdefault(turn.text.casefold(), len(distinct))
             if text == len(distinct):
                 distinct.append(turn.text)
-            row = (len(session_ids), roles.setdefault(turn.role, len(roles)), text)
-            for column, number in zip(numbers, row, strict=True):
-                column.append(number)
+            numbers.extend((len(session_ids), roles.setdefault(turn.role, len(roles)), text))
         session_ids.append(fold_spaces(session.session_id))
     left_out = {**dropped, "bad_lines": bad_lines.count}
-    sessions, speakers, texts = (np.array(column, np.int64) for column in numbers)
+    sessions, speakers, texts = np.array(numbers, np.int64).reshape(-1, 3).T.copy()
     return _Turns(sessions, speakers, texts, session_ids, list(roles), distinct, left_out)
 
 
@@ -210,7 +206,7 @@ def _embed_around(
 
 def _find_answers(
     encoder: SentenceEncoder, turns: _Turns, chosen: np.ndarray, labels: np.ndarray
-) -> list[Answers]:
+) -> list[list[dict[str, Any]]]:
     """The answers given most to the turns of each cluster: the next turns, of other speakers."""
     after = np.minimum(chosen + 1, len(turns.texts) - 1)
     answered = turns.sessions[after] == turns.sessions[chosen]
@@ -224,7 +220,7 @@ def _find_answers(
     rows = _embed(encoder, said)
     parts = np.split(which, np.cumsum([len(each) for each in kept])[:-1])
     return [
-        Answers([said[place] for place in part], counts[mine], rows[part])
+        choose_typical([said[place] for place in part], counts[mine], rows[part], 3)
         for part, mine in zip(parts, kept, strict=True)
     ]
 

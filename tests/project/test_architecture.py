@@ -76,7 +76,7 @@ BUDGETS = {
     "bert": 2557,
     "cli": 418,
     "data": 3360,
-    "discovery": 741,
+    "discovery": 700,
     "encoder": 1051,
     "evaluation": 1324,
     "exporting": 1470,

@@ -170,8 +170,8 @@ def test_clusters_are_matched_with_labels():
     """Three of four texts are in the cluster of their label; 40 equal scores have no error."""
     assert discovery.match(np.array([0, 0, 1, 1]), np.array([1, 1, 0, 2])) == 0.75
     labels = np.arange(40) // 2 % 4
-    scores = discovery.score(labels, labels[::-1] + 0)
-    assert {name: values[0] for name, values in scores.items()} == {
-        **{"NMI": pytest.approx(100), "ARI": pytest.approx(100), "accuracy": 100}
-    }
-    assert discovery.estimate(scores["accuracy"]) == [100.0, 0.0]
+    found = labels[::-1] - 1  # the last are outliers: one more cluster
+    scores = discovery.score(labels, found + 1)
+    assert scores == pytest.approx(100)
+    assert discovery.describe(found, scores, scores).endswith("/ 100.0 ± 0.0 (3, 25% in none)")
+    assert discovery.describe(labels, scores - 1, scores) == "99.0* / 99.0* / 99.0* (4)"
