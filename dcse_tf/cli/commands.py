@@ -85,6 +85,8 @@ def train(options: Any) -> None:
     print(f"kept: {outcome.kept.describe()}")
     for warning in outcome.list_warnings():
         print(f"warning: {warning}")
+    if outcome.verdict:
+        print(f"verdict: {outcome.verdict.describe()}")
     print(f"watch it with: tensorboard --logdir {options.run_dir}")
 
 

@@ -18,6 +18,7 @@ from dcse_tf.progress import Progress
 from dcse_tf.tasks.spec import Scores
 from dcse_tf.tasks.train_options import TrainOptions
 from dcse_tf.training.controller import Hook, TrainingError
+from dcse_tf.training.verdict import Verdict
 
 _RECORD_FILE = "training.json"
 _UNTRAINED = "this model is the one that the training started from, unchanged: nothing was better"
@@ -141,12 +142,13 @@ class Kept:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """The result of a run: the dev scores of the last step, empty without dev data, and the step
-    and scores of the encoder that it kept.
+    """The result of a run: the dev scores of the last step, empty without dev data; the step and
+    scores of the encoder that it kept; and a verdict on it, None if there is none.
     """
 
     scores: Scores
     kept: Kept
+    verdict: Verdict | None = None
 
     def list_warnings(self) -> list[str]:
         """What a user should know of the kept encoder before using it."""

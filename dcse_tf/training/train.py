@@ -20,6 +20,7 @@ from dcse_tf.training.dev_evaluation import make_dev_evaluation
 from dcse_tf.training.hooks import Evaluate, Outcome, Report, SummaryWriter
 from dcse_tf.training.run_directory import begin_run, describe_inputs, record_corpus
 from dcse_tf.training.trainer import divide_cpu, make_strategy, read_worker
+from dcse_tf.training.verdict import give_verdict
 
 
 def train(options: TrainOptions) -> Outcome | None:
@@ -63,7 +64,10 @@ def train(options: TrainOptions) -> Outcome | None:
         ):
             check_records(setup.data_dir, setup.manifest)
             raise  # the data are intact
-    return next((hook.outcome for hook in hooks if isinstance(hook, Evaluate)), None)
+        outcome = next((hook.outcome for hook in hooks if isinstance(hook, Evaluate)), None)
+        if not outcome or not outcome.kept.step:
+            return outcome
+        return dataclasses.replace(outcome, verdict=give_verdict(setup, run_dir))
 
 
 def _make_hooks(training: Training, run_dir: pathlib.Path, scored: tf.Variable) -> list[Hook]:

@@ -1,0 +1,82 @@
+"""Retrieval sets from dialogues without labels: turns that stand in similar surroundings.
+
+Turns that follow on similar turns, and are followed by similar ones, mostly do the same in their
+dialogues: they ask for the same, or answer the same question. So an encoder that never sees the
+turns around can be scored by whether it finds such turns. The surroundings are compared by one
+encoder, the same for all that are scored.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dcse_tf.data.dialogue import Session, fold_spaces
+from dcse_tf.encoder.backend import normalize
+from dcse_tf.evaluation.metrics import Encode
+from dcse_tf.evaluation.retrieval import Query, RetrievalSet
+from dcse_tf.files import hash_number
+
+SENTENCES = 1000  # in a set, at most
+_POSITIVES = 10  # turns in the most similar surroundings
+_REACH = 3  # turns before, and after, that are its surroundings
+
+
+def build_surroundings_set(
+    sessions: Sequence[Session], encode: Encode, seed: int, sentences: int = SENTENCES
+) -> RetrievalSet:
+    """Draws turns that have a turn before and after, and ranks them by their surroundings.
+
+    Every turn is a query. Its candidates are the turns that speakers of its role say in other
+    sessions, its positives the ten of them with the highest sum of two cosines: of the mean of up
+    to three turns before, and of up to three after. A text is drawn once, ignoring case.
+
+    Args:
+        sessions: the dialogues, which no encoder to be scored was trained on.
+        encode: the encoder that compares surroundings.
+        seed: which turns are drawn depends on it and on their sessions alone.
+        sentences: the most turns to draw.
+
+    Returns:
+        The set, without intents; without queries if no turn has enough candidates.
+    """
+    drawn: dict[str, tuple[int, int, int]] = {}
+    for number, session in enumerate(sessions):
+        for place, turn in enumerate(session.turns[1:-1], start=1):
+            key = hash_number(f"{seed}:surroundings:{session.session_id}:{place}")
+            text, found = turn.text.casefold(), (key, number, place)
+            drawn[text] = min(found, drawn.get(text, found))
+    chosen = [(number, place) for _, number, place in sorted(drawn.values())[:sentences]]
+
+    if not chosen:
+        return RetrievalSet([], [], [])
+    sides = [_average_around(sessions, chosen, encode, side) for side in (-1, 1)]
+    similarity = sum(vectors @ vectors.T for vectors in sides)
+
+    own = [sessions[number].turns[place] for number, place in chosen]
+    roles, owner = np.array([turn.role for turn in own]), np.array([n for n, _ in chosen])
+    queries = []
+    for place in range(len(chosen)):
+        allowed = np.flatnonzero((roles == roles[place]) & (owner != owner[place]))
+        ranked = allowed[np.argsort(-similarity[place, allowed], kind="stable")]
+        if len(ranked) > 2 * _POSITIVES:
+            queries.append(Query(place, ranked[:_POSITIVES], ranked[_POSITIVES:]))
+    return RetrievalSet([fold_spaces(turn.text) for turn in own], queries, [""] * len(own))
+
+
+def _average_around(
+    sessions: Sequence[Session], chosen: Sequence[tuple[int, int]], encode: Encode, side: int
+) -> np.ndarray:
+    """The mean embeddings of the turns before (-1) or after (1) the chosen ones, of length 1, less
+    the mean of all turns: float64 `[chosen, dim]`.
+    """
+    texts, owners = [], []
+    for row, (number, place) in enumerate(chosen):
+        turns = sessions[number].turns
+        for other in range(place + side, place + side * (_REACH + 1), side):
+            if 0 <= other < len(turns):
+                texts.append(turns[other].text)
+                owners.append(row)
+    vectors = normalize(encode(texts))
+    sums = np.zeros((len(chosen), vectors.shape[1]))
+    np.add.at(sums, owners, normalize(vectors - vectors.mean(axis=0)))
+    return normalize(sums)

@@ -1,0 +1,101 @@
+"""What to do with a trained encoder, by held-out dialogues without labels."""
+
+import dataclasses
+import pathlib
+import tempfile
+
+from absl import logging
+
+from dcse_tf.bert.checkpoints import ENCODER_FOLDER
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder
+from dcse_tf.evaluation import bootstrap, retrieval
+from dcse_tf.evaluation.response_selection import read_sessions
+from dcse_tf.evaluation.surroundings import build_surroundings_set
+from dcse_tf.tasks.spec import Setup
+from dcse_tf.training.merge import MergeOptions, merge
+
+SET_FILE = "surroundings.txt"
+_SHARE = 0.7
+_FEWEST = 200  # queries for a verdict
+# A merge that keeps so much of the gain costs other domains less for next to nothing.
+_ENOUGH = 0.95
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """How an encoder finds turns in similar surroundings, see `build_surroundings_set`.
+
+    Attributes:
+        advice: "train", "merge" or "keep".
+        start: MAP of the encoder that training started from, in percent.
+        trained, merged: what training adds, and what is left of it after a merge at 0.7.
+        queries: held-out turns.
+    """
+
+    start: float
+    trained: bootstrap.Difference
+    merged: bootstrap.Difference
+    queries: int
+
+    @property
+    def advice(self) -> str:
+        corrected = bootstrap.holm([self.trained.p_value, self.merged.p_value])
+        trained, merged = (
+            difference.value if p < 0.05 else 0.0
+            for difference, p in zip((self.trained, self.merged), corrected, strict=True)
+        )
+        if max(trained, merged) <= 0.0:
+            return "keep"
+        return "merge" if merged >= _ENOUGH * trained else "train"
+
+    def describe(self) -> str:
+        """The advice and its reasons, in two sentences."""
+        told = {
+            "train": "use the trained encoder; merge it with the start if other domains matter",
+            "merge": f"merge it with the start (`dcse merge --share={_SHARE}`)",
+            "keep": "keep the encoder that training started from",
+        }
+        found = ", ".join(
+            f"{name} {each.value:+.1f} ({each.low:+.1f} to {each.high:+.1f})"
+            for name, each in (("trained", self.trained), ("merged", self.merged))
+        )
+        return (
+            f"{told[self.advice]}. {self.queries} held-out turns find those in similar "
+            f"surroundings with MAP {self.start:.1f} at the start; {found}"
+        )
+
+
+def give_verdict(setup: Setup, run_dir: pathlib.Path) -> Verdict | None:
+    """Compares a run's encoder with its start, and with a merge of both, on the dev dialogues.
+
+    The start compares the surroundings. Writes the set to the run's surroundings.txt, by which
+    `dcse evaluate --retrieval` scores any other encoder. None without a start, or with too few dev
+    dialogues.
+    """
+    options, trained = setup.options, run_dir / ENCODER_FOLDER
+    if not (options.encoder and options.dev_samples) or options.end_of_turn:
+        return None
+    # Both read as many tokens as the training did, after its prefix.
+    length, prefix = setup.manifest.max_sequence_length, setup.vocabulary.prefix
+    start = SentenceEncoder.load(options.encoder, max_sequence_length=length, prefix=prefix)
+    sessions = read_sessions(setup.data_dir / "dev.jsonl")
+    turns = build_surroundings_set(sessions, start.encode, options.seed)
+    if len(turns.queries) < _FEWEST:
+        few = "no verdict without labels: %d dev turns have turns around them and rivals, of %d"
+        logging.info(few, len(turns.queries), _FEWEST)
+        return None
+    retrieval.write_retrieval_set(run_dir / SET_FILE, turns)
+
+    with tempfile.TemporaryDirectory() as folder:
+        given = MergeOptions(
+            start=options.encoder,
+            trained=str(trained),
+            share=_SHARE,
+            output_dir=folder,
+            overwrite=True,
+        )
+        merged = SentenceEncoder.load(merge(given))
+    encoders = start, SentenceEncoder.load(trained), merged
+    before, *after = (retrieval.evaluate_retrieval(turns, each.encode) for each in encoders)
+    gains = (bootstrap.difference(before.items, each.items, "map") for each in after)
+    return Verdict(before.scores["map"], *gains, len(turns.queries))

@@ -1,0 +1,97 @@
+"""Retrieval sets of turns in similar surroundings: by hand, and what must not matter."""
+
+import numpy as np
+import pytest
+
+from dcse_tf.data.dialogue import Session, Utterance
+from dcse_tf.evaluation.surroundings import build_surroundings_set
+
+# 15 sessions each of a question about a table and about a train, between turns that tell which.
+TOPICS = ("table", "train")
+
+
+def make_sessions(count=15):
+    return [
+        Session(
+            f"{topic}-{number}",
+            (
+                Utterance("agent", f"{topic} before"),
+                Utterance("customer", f"asked in {topic} {number}"),
+                Utterance("agent", f"{topic} after"),
+            ),
+        )
+        for number in range(count)
+        for topic in TOPICS
+    ]
+
+
+def encode(texts):
+    """A topic's axis for turns around; nothing of it for the turn itself."""
+    return np.array(
+        [
+            [text.startswith("table"), text.startswith("train"), text.startswith("a")]
+            for text in texts
+        ],
+        np.float32,
+    )
+
+
+def list_positives(found):
+    return {
+        found.sentences[query.sentence]: {found.sentences[place] for place in query.positives}
+        for query in found.queries
+    }
+
+
+def test_positives_are_the_turns_with_the_most_similar_turns_around():
+    found = build_surroundings_set(make_sessions(), encode, seed=0)
+    assert len(found.sentences) == len(found.queries) == 30
+    for sentence, positives in list_positives(found).items():
+        topic = sentence.split()[2]
+        assert len(positives - {sentence}) == 10
+        assert all(f"in {topic}" in other for other in positives)
+    # All others are negatives: 30 turns less the query and its positives.
+    assert {len(query.negatives) for query in found.queries} == {19}
+
+
+def test_both_sides_count_alike():
+    sessions = make_sessions(30)
+    # What follows contradicts what was before, in half of the sessions.
+    odd = [
+        Session(s.session_id, (*s.turns[:2], Utterance("agent", "table after")))
+        if number % 4 == 1
+        else s
+        for number, s in enumerate(sessions)
+    ]
+    found = list_positives(build_surroundings_set(odd, encode, seed=0))
+    mixed = {s.turns[1].text for number, s in enumerate(sessions) if number % 4 == 1}
+    assert all(found[text] <= mixed for text in mixed)  # 15 that contradict alike, of which 10
+    assert not any(found[text] & mixed for text in found.keys() - mixed)
+
+
+def test_neither_the_order_of_sessions_nor_repeats_matter():
+    sessions = make_sessions()
+    again = [*reversed(sessions), Session("repeat", sessions[0].turns)]
+    first, second = (build_surroundings_set(each, encode, seed=3) for each in (sessions, again))
+    assert sorted(first.sentences) == sorted(second.sentences)
+    different = build_surroundings_set(sessions, encode, seed=4, sentences=25)
+    assert set(different.sentences) < set(first.sentences)
+    assert different.sentences != build_surroundings_set(sessions, encode, 5, 25).sentences
+
+
+def test_candidates_are_of_other_sessions_and_of_the_role():
+    turns = [Utterance(("agent", "customer")[place % 2], f"t{place}") for place in range(40)]
+    sessions = [Session("long", tuple(turns)), *make_sessions()]
+    found = build_surroundings_set(sessions, encode, seed=0)
+    roles = {turn.text: (turn.role, s.session_id) for s in sessions for turn in s.turns}
+    assert any(found.sentences[query.sentence].startswith("t") for query in found.queries)
+    for query in found.queries:
+        role, session = roles[found.sentences[query.sentence]]
+        for place in (*query.positives, *query.negatives):
+            other_role, other = roles[found.sentences[place]]
+            assert (other_role, other != session) == (role, True)
+
+
+@pytest.mark.parametrize("sessions", [[], make_sessions(2)])
+def test_few_turns_give_no_queries(sessions):
+    assert build_surroundings_set(sessions, encode, seed=0).queries == []

@@ -1,0 +1,73 @@
+"""The verdict on a trained encoder: its rule, and a run that ends with it."""
+
+import pathlib
+
+import pytest
+from tiny_bert import build_backbone, save_checkpoint
+
+import dcse_tf
+from dcse_tf.bert.tokenizer import read_vocabulary
+from dcse_tf.evaluation.bootstrap import Difference
+from dcse_tf.evaluation.retrieval import read_retrieval_set
+from dcse_tf.training import verdict
+from dcse_tf.training.verdict import Verdict
+
+
+def better(by):
+    return Difference(by, by - 0.5, by + 0.5, 0.001)
+
+
+UNSURE, WORSE = Difference(3.0, -1.0, 7.0, 0.2), better(-2.0)
+
+
+@pytest.mark.parametrize(
+    ("trained", "merged", "advice"),
+    [
+        (better(4.0), better(3.0), "train"),
+        (better(4.0), better(3.9), "merge"),
+        (better(4.0), UNSURE, "train"),
+        (UNSURE, better(1.0), "merge"),
+        (WORSE, better(1.0), "merge"),
+        (UNSURE, UNSURE, "keep"),
+        (WORSE, WORSE, "keep"),
+        # p of 0.03 is certain alone, not as the better of two.
+        (Difference(4.0, 0.1, 7.9, 0.03), UNSURE, "keep"),
+    ],
+)
+def test_what_is_not_certainly_better_is_not_advised(trained, merged, advice):
+    found = Verdict(20.0, trained, merged, 500)
+    assert found.advice == advice
+    assert f"trained {trained.value:+.1f}" in found.describe()
+
+
+@pytest.fixture(scope="module")
+def settings(data_dir, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("start")
+    vocabulary = read_vocabulary(data_dir / "vocabulary")
+    shape = 1, 64, len(vocabulary.tokens)
+    start = save_checkpoint(folder / "start", build_backbone(1, shape=shape), vocabulary)
+    return {
+        **{"preset": "mlm", "data_dir": str(data_dir), "encoder": str(start)},
+        **{"global_batch_size": 8, "dev_samples": 16, "eval_every": 4, "steps": 4},
+        **{"learning_rate": 1e-2, "run_dir": str(folder / "run")},
+    }
+
+
+def test_a_run_ends_with_a_verdict_and_its_set(settings, monkeypatch):
+    monkeypatch.setattr(verdict, "_FEWEST", 10)
+    outcome = dcse_tf.train(**settings)
+    assert outcome.kept.step == 4
+    found = outcome.verdict
+    queries = read_retrieval_set(pathlib.Path(settings["run_dir"]) / verdict.SET_FILE)
+    assert found.queries == len(queries.queries) >= 10
+    model = settings["run_dir"]
+    retrieval = f"{model}/{verdict.SET_FILE}"
+    scores = {
+        name: dcse_tf.evaluate(model=name, retrieval=retrieval, max_sequence_length=16)[0].scores
+        for name in (model, settings["encoder"])
+    }
+    start, trained = scores[settings["encoder"]]["map"], scores[model]["map"]
+    assert (found.start, found.start + found.trained.value) == pytest.approx((start, trained))
+    # Few turns, as now, give none; the run is finished, and resumes at its end.
+    monkeypatch.undo()
+    assert dcse_tf.train(**settings).verdict is None
