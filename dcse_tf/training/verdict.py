@@ -9,6 +9,7 @@ from absl import logging
 from dcse_tf.bert.checkpoints import ENCODER_FOLDER
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.evaluation import bootstrap, retrieval
+from dcse_tf.evaluation.metrics import Encode
 from dcse_tf.evaluation.response_selection import read_sessions
 from dcse_tf.evaluation.surroundings import build_surroundings_set
 from dcse_tf.tasks.spec import Setup
@@ -79,7 +80,11 @@ def give_verdict(setup: Setup, run_dir: pathlib.Path) -> Verdict | None:
     length, prefix = setup.manifest.max_sequence_length, setup.vocabulary.prefix
     start = SentenceEncoder.load(options.encoder, max_sequence_length=length, prefix=prefix)
     sessions = read_sessions(setup.data_dir / "dev.jsonl")
-    turns = build_surroundings_set(sessions, start.encode, options.seed)
+
+    def embed(encoder: SentenceEncoder) -> Encode:  # without a warning of cut texts each time
+        return lambda texts: encoder.encode_and_mark(texts)[0]
+
+    turns = build_surroundings_set(sessions, embed(start), options.seed)
     if len(turns.queries) < _FEWEST:
         few = "no verdict without labels: %d dev turns have turns around them and rivals, of %d"
         logging.info(few, len(turns.queries), _FEWEST)
@@ -96,6 +101,6 @@ def give_verdict(setup: Setup, run_dir: pathlib.Path) -> Verdict | None:
         )
         merged = SentenceEncoder.load(merge(given))
     encoders = start, SentenceEncoder.load(trained), merged
-    before, *after = (retrieval.evaluate_retrieval(turns, each.encode) for each in encoders)
-    gains = (bootstrap.difference(before.items, each.items, "map") for each in after)
-    return Verdict(before.scores["map"], *gains, len(turns.queries))
+    before, *after = (retrieval.evaluate_retrieval(turns, embed(each)) for each in encoders)
+    gain, kept = (bootstrap.difference(before.items, each.items, "map") for each in after)
+    return Verdict(before.scores["map"], gain, kept, len(turns.queries))
