@@ -93,12 +93,9 @@ def read_word_vectors(
     InputError if the file is not in that format.
     """
     if index:
-        with (
-            name_input(
-                f"{path}: expected one array [words, dim] as .npz", input_files.UNREADABLE_ARRAY
-            ),
-            np.load(path, allow_pickle=False) as arrays,
-        ):
+        problem = f"{path}: expected one array [words, dim] as .npz"
+        readable = name_input(problem, input_files.UNREADABLE_ARRAY)
+        with readable, np.load(path, allow_pickle=False) as arrays:
             (matrix,) = (np.array(arrays[name], np.float32, ndmin=2) for name in arrays.files)
         rows, last = input_files.read_json_object(index, "the row of each word"), len(matrix) - 1
         for word, row in rows.items():
