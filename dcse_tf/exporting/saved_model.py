@@ -141,15 +141,11 @@ def _list_texts(
     """The distinct strings of two tables, `[texts]`, and each table as rows of them, int32."""
     message = "context and candidates: expected as many rows in both"
     tf.debugging.assert_equal(tf.shape(context)[0], tf.shape(candidates)[0], message)
-    strings, rows = tf.unique(
-        tf.concat([tf.reshape(context, [-1]), tf.reshape(candidates, [-1])], 0)
-    )
-    turns, responses = tf.split(rows, [tf.size(context), tf.size(candidates)])
-    return (
-        strings,
-        tf.reshape(turns, tf.shape(context)),
-        tf.reshape(responses, tf.shape(candidates)),
-    )
+    both = tf.concat([context, candidates], axis=1)
+    strings, rows = tf.unique(tf.reshape(both, [-1]))
+    widths = [tf.shape(context)[1], tf.shape(candidates)[1]]
+    turns, responses = tf.split(tf.reshape(rows, tf.shape(both)), widths, axis=1)
+    return strings, turns, responses
 
 
 def write_encoder(folder: pathlib.Path, encoder: EncoderGraph, options: ExportOptions) -> Facts:
