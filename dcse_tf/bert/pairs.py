@@ -10,43 +10,23 @@ import tensorflow as tf
 
 def find_rows(ragged: tf.RaggedTensor) -> tf.Tensor:
     """The row index of each value of `[rows, (values)]`; int32 `[values]`."""
-    splits = tf.cast(ragged.row_splits, tf.int32)
-    return tf.searchsorted(splits, tf.range(splits[-1]), side="right") - 1
-
-
-def put_in_rows(values: tf.Tensor, splits: tf.Tensor) -> tf.RaggedTensor:
-    """Puts values `[values]` in the rows that begin and end at `splits`, which are not checked."""
-    return tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+    return tf.cast(ragged.value_rowids(), tf.int32)
 
 
 def put_apart(values: tf.Tensor) -> tf.RaggedTensor:
     """Puts each of `[values]` in a row of its own."""
-    return put_in_rows(values, tf.range(tf.size(values, tf.int64) + 1))
+    return tf.RaggedTensor.from_tensor(values[:, None])
 
 
 def strip_ends(token_ids: tf.RaggedTensor, prefix_tokens: int = 0) -> tf.RaggedTensor:
     """Removes the [CLS] of texts, a prefix and the [SEP]: int32 `[texts, (tokens)]` to the same."""
-    starts = token_ids.row_starts() + 1 + prefix_tokens
-    places = tf.ragged.range(starts, token_ids.row_limits() - 1)
-    return places.with_values(tf.gather(token_ids.values, places.values))
+    return token_ids[:, 1 + prefix_tokens : -1]
 
 
 def end_turns(turns: tf.RaggedTensor, end: int) -> tf.RaggedTensor:
     """Adds [EOT], of the id `end`, to turns without [CLS] and [SEP], int32 `[turns, (tokens)]`."""
-    before = find_rows(turns)  # the number of [EOT] before each token
-    splits = turns.row_splits + tf.range(turns.nrows() + 1)
-    ends = tf.cast(splits[1:], tf.int32) - 1
-    values = tf.dynamic_stitch(
-        [tf.range(tf.size(before)) + before, ends],
-        [turns.values, tf.fill(tf.shape(ends), tf.cast(end, turns.dtype))],
-    )
-    return put_in_rows(values, splits)
-
-
-def join_turns(turns: tf.RaggedTensor) -> tf.RaggedTensor:
-    """Joins the turns of each row: `[rows, (turns), (tokens)]` to `[rows, (tokens)]`."""
-    splits = tf.gather(turns.values.row_splits, turns.row_splits)
-    return put_in_rows(turns.flat_values, splits)
+    ends = tf.fill([turns.nrows(), 1], tf.cast(end, turns.dtype))
+    return tf.concat([turns, ends], axis=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +63,7 @@ def place_segments(
     second_tokens: tf.Tensor | int,
     paired: tf.Tensor | bool = True,
 ) -> Places:
-    """Truncates and joins segments, int32 `[rows, (tokens)]`, see `end_turns` and `join_turns`.
+    """Truncates and joins segments, int32 `[rows, (tokens)]`, see `end_turns`.
 
     The limits are those of `PairRule`; one number, or int32 `[rows]`. `paired` tells whether there
     is a second segment, even if empty; one value, or bool `[rows]`.

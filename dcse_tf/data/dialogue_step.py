@@ -166,9 +166,8 @@ class Segments:
         last = tf.cast(tf.gather(turns.values.row_limits(), owner), tf.int32) - 1
         place = tf.where(tf.range(tf.size(owner)) < last, place, -1)
         limits, is_pair = (rule.first_tokens, rule.second_tokens), self.second is not None
-        found = pairs.place_segments(
-            pairs.join_turns(turns), pairs.join_turns(others), *limits, is_pair
-        )
+        joined = turns.merge_dims(1, 2), others.merge_dims(1, 2)
+        found = pairs.place_segments(*joined, *limits, is_pair)
         # The responder's turns, the response and [CLS] are marked 0, other speakers' turns 1.
         speaker_turns = self.first if self.speaker_turns is None else self.speaker_turns
         speakers = tf.gather(tf.gather(step.speakers, speaker_turns.values), owner)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from dcse_tf.bert.pairs import end_turns, find_rows, join_turns, place_segments, strip_ends
+from dcse_tf.bert.pairs import end_turns, find_rows, place_segments, strip_ends
 from dcse_tf.bert.token_rows import make_rule
 from dcse_tf.bert.vocabulary import BLANK, NO_CANDIDATE
 from dcse_tf.encoder.exported_models import EMBED, MATCH, SCORE, SETTINGS_FILE
@@ -108,7 +108,7 @@ def serve_reranker(folder: scorers.RerankerFolder) -> tf.Module:
         ended = end_turns(texts, rule.end_of_turn_id)
         tokens = tf.gather(ended, said)  # int32 [pairs, (turns), (tokens)]
         speakers = tf.gather(said_by.values, find_rows(tokens.values))
-        first, second = join_turns(tokens), tf.gather(texts, tf.gather_nd(responses, pairs))
+        first, second = tokens.merge_dims(1, 2), tf.gather(texts, tf.gather_nd(responses, pairs))
 
         def score_pairs() -> tf.Tensor:
             places = place_segments(first, second, rule.first_tokens, rule.second_tokens)

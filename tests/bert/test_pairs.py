@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from dcse_tf.bert.pairs import end_turns, join_turns, place_segments, strip_ends
+from dcse_tf.bert.pairs import end_turns, place_segments, strip_ends
 from dcse_tf.bert.token_rows import PairRule
 from dcse_tf.bert.vocabulary import WordPiece
 
@@ -12,7 +12,7 @@ CLS, SEP, EOT = 2, 3, 9
 def join(contexts, responses, first=448, second=64):
     rule = PairRule(CLS, SEP, EOT, first, second)
     turns = tf.ragged.constant(contexts, tf.int32, ragged_rank=2)
-    whole = join_turns(turns.with_values(end_turns(turns.values, EOT)))
+    whole = turns.with_values(end_turns(turns.values, EOT)).merge_dims(1, 2)
     paired = responses is not None
     others = tf.ragged.constant(responses if paired else [[]] * len(contexts), tf.int32, 1)
     places = place_segments(whole, others, first, second, paired)
