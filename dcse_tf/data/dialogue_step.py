@@ -381,10 +381,6 @@ def draw_incoherence(step: DialogueStep) -> Segments:
     odd = step.samples["odd"]
     own = step.starts + odd
     taken, found = step.draw_strangers(own, _split_seed(step, 2))
-    owners = pairs.find_rows(window)
-    places = tf.where(
-        window.values == tf.gather(own, owners), tf.gather(taken, owners), window.values
-    )
     # Replacing "ok" by "ok" is not incoherent.
     differs = tf.gather(step.utterances, own) != tf.gather(step.utterances, taken)
     weights = tf.cast(found & differs, tf.float32)
@@ -395,7 +391,7 @@ def draw_incoherence(step: DialogueStep) -> Segments:
         return token_ids, counts, {"asked": turn_ids >= 0, "turns": turn_ids}
 
     # The speakers stay as they were, so that they do not give the replaced turn away.
-    first = window.with_values(places)
+    first = tf.where(window == own[:, None], taken[:, None], window)
     targets = {"labels": odd, "weights": weights}
     return Segments(first, None, targets, speaker_turns=window, finish=finish)
 
@@ -465,10 +461,8 @@ def _pair_with_turn(step: DialogueStep, highest: int) -> Segments:
     second = tf.where(labels == highest, true, tf.where(labels == _RANDOM, stranger, other))
 
     # "ok" from another session is no negative for a dialogue that contains "ok" itself.
-    said = step.samples["utterances"]
-    owners = pairs.find_rows(said)
-    same = said.values == tf.gather(tf.gather(step.utterances, stranger), owners)
-    known = tf.math.unsorted_segment_max(tf.cast(same, tf.int32), owners, step.count) > 0
+    same = step.samples["utterances"] == tf.gather(step.utterances, stranger)[:, None]
+    known = tf.reduce_any(same, axis=1)
     weights = tf.cast((labels != _RANDOM) | ~known, tf.float32)
     contexts = tf.ragged.range(step.starts, true)
     targets = {"labels": labels, "weights": weights}

@@ -72,14 +72,14 @@ BASE = {"arguments", "errors", "files", "input_files", "machine", "options", "pr
 # is paid for by what leaves. "base" are the modules at the top.
 BUDGETS = {
     "base": 1428,
-    "baselines": 709,
-    "bert": 2557,
+    "baselines": 706,
+    "bert": 2537,
     "cli": 420,
-    "data": 3360,
+    "data": 3353,
     "discovery": 696,
     "encoder": 1051,
     "evaluation": 1406,
-    "exporting": 1470,
+    "exporting": 1466,
     "inspecting": 394,
     "matching": 626,
     "reading": 661,
