@@ -21,7 +21,7 @@ _TYPICAL = 5  # sentences of a cluster
 _WORDS = 6
 _IN_NAME = 3
 _NEAREST = 200  # texts of a cluster that typical sentences and words are chosen from
-_SAME = 0.8  # the cosine above which a second typical sentence would say the same
+_NEWS = 1e-4  # of a cosine, in the mean: what one more typical sentence must add
 _LEFT_OUT = 1.0  # percent of a cluster's texts that are too far from its centre to be labelled
 _SENTENCES = 4000  # of the retrieval set
 
@@ -93,25 +93,25 @@ def _find_words(
         for word, count in own.items():
             ratio = count / len(each) * size / whole[word]
             if any(map(str.isalpha, word)) and (ratio > 1 or len(texts) == 1):
-                scores[word] = -count * math.log(ratio) ** 2
-        found.append(sorted(scores, key=lambda word: (scores[word], word))[:_WORDS])
+                scores[word] = -count * (math.log(ratio) ** 2 if len(texts) > 1 else 1)
+        # Of words that count for the same, long ones tell more.
+        found.append(sorted(scores, key=lambda word: (scores[word], -len(word), word))[:_WORDS])
     return found
 
 
 def choose_typical(
     texts: Sequence[str], counts: np.ndarray, rows: np.ndarray, number: int
 ) -> list[dict[str, Any]]:
-    """The texts that are most similar to all others, which count as often as they are said; each
-    unlike those before it. With how often: {"text", "turns"}.
+    """The texts that say most of what all do, with how often: {"text", "turns"}. Each is the one
+    that brings all turns nearest, in the mean, to the nearest text chosen.
     """
-    chosen: list[int] = []
-    if len(rows):
-        cosines = rows @ rows.T
-        central = np.maximum(cosines, 0) @ counts
-        while len(chosen) < number and central.max() > 0:
-            chosen.append(int(central.argmax()))
-            central[cosines[chosen[-1]] > _SAME] = 0
-            central[chosen[-1]] = 0
+    cosines, chosen, nearest = rows @ rows.T, list[int](), np.full((len(rows), 1), -1.0)
+    while len(chosen) < min(number, len(rows)):
+        gains = counts @ np.maximum(cosines - nearest, 0)
+        if gains.max() < _NEWS * counts.sum():
+            break
+        chosen.append(int(gains.argmax()))
+        nearest = np.maximum(nearest, cosines[:, chosen[-1:]])
     return [{"text": texts[place], "turns": int(counts[place])} for place in chosen]
 
 

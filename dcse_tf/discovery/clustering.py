@@ -146,4 +146,4 @@ def place_in_plane(centres: np.ndarray) -> np.ndarray:
     settings = {"metric": "cosine", "init": "random", "random_state": 0}
     places = manifold.TSNE(perplexity=min(30, (count - 1) / 3), **settings).fit_transform(centres)
     places -= places.mean(axis=0)
-    return places / np.abs(places).max()
+    return places / np.maximum(np.abs(places).max(axis=0), 1e-9)

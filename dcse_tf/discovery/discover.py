@@ -22,6 +22,7 @@ from dcse_tf.files import atomic_directory, hash_number
 from dcse_tf.options import option
 from dcse_tf.progress import Progress
 
+_FIRST = "first speaker"
 _CUSTOMERS = {"customer", "user", "client", "human", "visitor"}
 _TEXTS_AT_A_TIME = 8192
 _ANSWERS = 100  # distinct ones of a cluster that three typical ones are chosen from
@@ -33,7 +34,7 @@ class DiscoverOptions(CorpusOptions, ModelOptions):
     role: str = option(
         "",
         "Whose turns. Default: customer, user, client, human or visitor, if there is one of them, "
-        "or else who begins most dialogues.",
+        "or else the first speaker of each dialogue.",
     )
     turns: str = option(
         "first",
@@ -101,6 +102,8 @@ def discover(config: DiscoverOptions) -> list[dict[str, Any]]:
             around = _embed_around(encoder, turns, chosen, places)
             keys = normalize(rows + config.context_share * around).astype(np.float32)
         labels = cluster(keys, config.clusters, counts)
+        if config.clusters > labels.max() + 1:
+            logging.warning("only %d clusters differ in their embeddings", labels.max() + 1)
         centres, sharpness = find_centres(rows, labels), measure_sharpness(keys, labels)
         similarity = np.einsum("nd,nd->n", rows, centres[labels])
         answers = _find_answers(encoder, turns, chosen, labels[places])
@@ -151,13 +154,13 @@ def _read_turns(config: DiscoverOptions) -> _Turns:
 def _choose_turns(config: DiscoverOptions, turns: _Turns) -> tuple[str, np.ndarray]:
     """The role, and the places of its turns that are clustered; counts what is left out."""
     names = turns.role_names
-    begins = np.flatnonzero(np.diff(turns.sessions, prepend=-1))
-    begun = np.bincount(turns.roles[begins], minlength=len(names))
-    customers = np.array([name.casefold() in _CUSTOMERS for name in names])
-    role = config.role or names[int(np.lexsort((begun, customers))[-1])]
-    if role not in names:
+    begins, sessions = np.unique(turns.sessions, return_index=True, return_inverse=True)[1:]
+    customers = [name for name in names if name.casefold() in _CUSTOMERS]
+    role = config.role or (customers[0] if customers else _FIRST)
+    if config.role and role not in names:
         config.refuse("role", f"expected one of {', '.join(map(repr, names[:20]))}")
-    own = np.flatnonzero(turns.roles == names.index(role))
+    speakers = turns.roles[begins][sessions] if role == _FIRST else names.index(role)
+    own = np.flatnonzero(turns.roles == speakers)
     split, long = make_splitter("auto"), np.zeros(len(turns.distinct), bool)
     for text in np.unique(turns.texts[own]).tolist():
         long[text] = len(split(turns.distinct[text])) >= config.min_words
