@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from dcse_tf.discovery.clustering import (
-    cluster,
-    find_centres,
-    measure_sharpness,
-    place_in_plane,
-)
+from dcse_tf.discovery.clustering import cluster, find_centres, measure_sharpness, place_in_plane
 
 
 def draw_groups(sizes, dim=16, noise=0.12, seed=0):

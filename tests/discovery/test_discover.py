@@ -8,6 +8,7 @@ import pytest
 
 import dcse_tf
 from dcse_tf.cli.commands import main
+from dcse_tf.discovery.cluster_report import _find_words, choose_typical
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.retrieval import read_retrieval_set
 
@@ -29,12 +30,8 @@ def make_dialogues(counts, things=THINGS, name="d"):
                 ("agent", things[thing]),
                 ("customer", f"I {verb} my thanks"),
             ]
-            dialogues.append(
-                {
-                    "session_id": f"{name} {thing}-{number}",
-                    "turns": [{"role": role, "text": text} for role, text in turns],
-                }
-            )
+            said = [{"role": role, "text": text} for role, text in turns]
+            dialogues.append({"session_id": f"{name} {thing}-{number}", "turns": said})
     return dialogues
 
 
@@ -107,11 +104,8 @@ def test_the_page_and_the_retrieval_set(report):
     assert all(f'href="#c{record["id"]}"' in page for record in found.values())
     made = read_retrieval_set(folder / "retrieval.txt")
     assert len(made.sentences) == 3 * len(VERBS)
-    assert {intent.split(",")[0] for intent in made.intents} == {
-        "1 refund",
-        "2 parcel",
-        "3 invoice",
-    }
+    names = {intent.split(",")[0] for intent in made.intents}
+    assert names == {"1 refund", "2 parcel", "3 invoice"}
 
 
 def test_new_texts_are_labelled_or_not(report, model):
@@ -159,10 +153,7 @@ def test_clusters_keep_their_numbers(report, model, tmp_path):
     dialogues = make_dialogues({"parcel": 60, "refund": 20, "tea": 20}, things)
     flags = (f"--previous={report[0]}", "--clusters=3")
     folder, found = discover(model, tmp_path, dialogues, *flags)
-    assert (found["parcel"]["id"], found["parcel"]["change"]) == (
-        report[1]["parcel"]["id"],
-        "grown",
-    )
+    assert (found["parcel"]["id"], found["parcel"]["change"]) == (2, "grown")
     assert found["parcel"]["share_before"] == pytest.approx(33.33)
     assert (found["refund"]["id"], found["refund"]["change"]) == (1, "shrunk")
     assert (found["tea"]["id"], found["tea"]["change"]) == (4, "new")
@@ -171,16 +162,12 @@ def test_clusters_keep_their_numbers(report, model, tmp_path):
     assert "Gone since" in (folder / "report.html").read_text()
 
     # Merged, and split again. Numbers of clusters that have gone are not used again.
-    _, merged = discover(
-        *(model, tmp_path, make_dialogues(COUNTS), f"--previous={report[0]}", "--clusters=1"),
-        output="merged",
-    )
+    same, flags = make_dialogues(COUNTS), (f"--previous={report[0]}", "--clusters=1")
+    _, merged = discover(model, tmp_path, same, *flags, output="merged")
     (one,) = merged.values()
     assert (one["id"], one["change"], one["from"]) == (1, "merged", [1, 2, 3])
-    _, split = discover(
-        *(model, tmp_path, make_dialogues(COUNTS), f"--previous={tmp_path}/merged", "--clusters=3"),
-        output="split",
-    )
+    flags = (f"--previous={tmp_path}/merged", "--clusters=3")
+    _, split = discover(model, tmp_path, same, *flags, output="split")
     assert {r["change"] for r in split.values()} == {"shrunk", "split"}
     assert sorted(r["id"] for r in split.values()) == [1, 4, 5]
 
@@ -218,6 +205,28 @@ def test_a_broken_report_is_named(report, tmp_path, name):
         dcse_tf.Clusters.load(tmp_path / "report")
 
 
+def test_roles_of_each_session_alone(model, tmp_path):
+    dialogues = make_dialogues(COUNTS)
+    for number, dialogue in enumerate(dialogues):
+        for turn in dialogue["turns"]:
+            turn["role"] += str(number)
+    folder, found = discover(model, tmp_path, dialogues)
+    assert {name: record["turns"] for name, record in found.items()} == COUNTS
+    assert "What the first speaker said" in (folder / "report.html").read_text()
+
+
+def test_typical_sentences_tell_several_things():
+    """However similar all are; zeros tell one thing. Words need a letter, and long ones tell more
+    where there is nothing to compare with.
+    """
+    rows = np.array([[1, 0], [1, -0.3], [1, 0.3], [1, 0.31]], np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    found = choose_typical("abcd", np.array([5, 1, 2, 1]), rows, 2)
+    assert found == [{"text": "a", "turns": 5}, {"text": "c", "turns": 2}]
+    assert len(choose_typical("abcd", np.ones(4), rows * 0, 2)) == 1
+    assert _find_words([["， is refund", "is refund ， 7"]], str.split) == [["refund", "is"]]
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_one_session_and_equal_texts(model, tmp_path, count):
     dialogues = [make_dialogues({"parcel": 1}, name=f"d{n}")[0] for n in range(count)]
@@ -229,12 +238,7 @@ def test_one_session_and_equal_texts(model, tmp_path, count):
 def test_from_python(model, tmp_path):
     lines = [json.dumps(dialogue) + "\n" for dialogue in make_dialogues(COUNTS)]
     (tmp_path / "in.jsonl").write_text("".join(lines))
-    table = dcse_tf.discover(
-        model=model,
-        format="jsonl",
-        input=tmp_path / "in.jsonl",
-        output_dir=tmp_path / "report",
-        min_words=4,
-    )
+    files = {"input": tmp_path / "in.jsonl", "output_dir": tmp_path / "report"}
+    table = dcse_tf.discover(model=model, format="jsonl", min_words=4, **files)
     records = table if isinstance(table, list) else table.to_dict("records")
     assert [record["turns"] for record in records] == [30, 25, 20]
