@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import scipy
+from scipy.cluster import hierarchy
 
 from dcse_tf.encoder.backend import normalize
 from dcse_tf.errors import require
@@ -40,10 +41,7 @@ def cluster(rows: np.ndarray, number: int = 0, counts: np.ndarray | None = None)
     part = rows[:_IN_TREE]
     labels = _nearest(rows, _cut(part, _build_tree(part), number or choose_number(part)))
     for _ in range(_ROUNDS):
-        moved = _nearest(rows, find_centres(rows, labels))
-        if np.array_equal(moved, labels):
-            break
-        labels = moved
+        labels = _nearest(rows, find_centres(rows, labels))
     return np.argsort(np.argsort(-np.bincount(labels, counts), kind="stable"))[labels]
 
 
@@ -94,14 +92,12 @@ def measure_sharpness(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 def _build_tree(rows: np.ndarray) -> np.ndarray:
     """Ward's merges of rows, as SciPy's `fcluster` takes them; none of a single row."""
-    return scipy.cluster.hierarchy.linkage(rows, "ward") if len(rows) > 1 else np.empty((0, 4))
+    return hierarchy.linkage(rows, "ward") if len(rows) > 1 else np.empty((0, 4))
 
 
 def _cut(rows: np.ndarray, tree: np.ndarray, number: int) -> np.ndarray:
     """The centres of the tree's clusters after rounds of k-means, `[number or fewer, dim]`."""
-    labels = np.zeros(len(rows), int)
-    if len(tree):
-        labels = scipy.cluster.hierarchy.fcluster(tree, number, "maxclust") - 1
+    labels = hierarchy.fcluster(tree, number, "maxclust") - 1 if len(tree) else np.zeros(1, int)
     for _ in range(_ROUNDS):
         labels = _nearest(rows, find_centres(rows, labels))
     return find_centres(rows, labels)

@@ -155,8 +155,7 @@ def _choose_turns(config: DiscoverOptions, turns: _Turns) -> tuple[str, np.ndarr
     """The role, and the places of its turns that are clustered; counts what is left out."""
     names = turns.role_names
     begins, sessions = np.unique(turns.sessions, return_index=True, return_inverse=True)[1:]
-    customers = [name for name in names if name.casefold() in _CUSTOMERS]
-    role = config.role or (customers[0] if customers else _FIRST)
+    role = config.role or next((each for each in names if each.casefold() in _CUSTOMERS), _FIRST)
     if config.role and role not in names:
         config.refuse("role", f"expected one of {', '.join(map(repr, names[:20]))}")
     speakers = turns.roles[begins][sessions] if role == _FIRST else names.index(role)

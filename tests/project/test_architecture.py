@@ -76,7 +76,7 @@ BUDGETS = {
     "bert": 2537,
     "cli": 420,
     "data": 3353,
-    "discovery": 696,
+    "discovery": 694,
     "encoder": 1051,
     "evaluation": 1406,
     "exporting": 1466,
