@@ -86,7 +86,7 @@ def train(options: Any) -> None:
     for warning in outcome.list_warnings():
         print(f"warning: {warning}")
     if outcome.verdict:
-        print(f"verdict: {outcome.verdict.describe()}")
+        print(f"verdict, for embeddings of single turns: {outcome.verdict.describe()}")
     print(f"watch it with: tensorboard --logdir {options.run_dir}")
 
 
