@@ -78,7 +78,6 @@ def app(models):
         return make_app(options)
 
 
-@pytest.mark.slow
 def test_openai_s_and_cohere_s_clients_are_answered_until_the_server_is_told_to_stop(
     models, encoder
 ):

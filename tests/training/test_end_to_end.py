@@ -18,8 +18,6 @@ from train_options import read_scalars
 from dcse_tf.cli.commands import main
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 
-pytestmark = pytest.mark.slow
-
 ROOT = pathlib.Path(__file__).parents[2]
 
 # A process that has nothing of this package, only TensorFlow and its text operations.

@@ -5,7 +5,7 @@ import pytest
 import reference
 import tensorflow as tf
 from encoded_tables import build_masked_lm
-from tiny_bert import build_backbone
+from tiny_bert import build_backbone, make_table
 from train_options import make_options
 
 from dcse_tf.bert import bert
@@ -197,8 +197,10 @@ def test_bfloat16_keeps_weights_similarity_and_loss_in_float32(data_dir):
     outputs = half.model(batch, training=False)
     assert outputs["/positive_similarity"].dtype == outputs["loss"].dtype == tf.float32
     exact = full.model(batch, training=False)["/positive_similarity"]
-    difference = float(np.abs(outputs["/positive_similarity"] - exact)) / 8
-    assert 1e-6 < difference < 0.02  # bfloat16 has 8 bits: it is used, and it is close
+    assert float(np.abs(outputs["/positive_similarity"] - exact)) / 8 < 0.02  # it has 8 bits
+    # Some similarities are so near to 1 that they differ by nothing; embeddings do.
+    rows = [np.float32(each.setup.encoder(make_table([[2, 7, 9, 3]]))) for each in (full, half)]
+    assert 1e-3 < np.abs(np.subtract(*rows)).max() < 0.1
 
 
 @pytest.mark.parametrize("layout", ["padded", "packed"])
