@@ -39,9 +39,8 @@ class Training(Objective):
         """
         backbone = self.setup.backbone
         frozen = [v for v in backbone.variables if not v.trainable] if backbone else []
-        for layer in self.model.layers:
-            if layer.name == START_ENCODER:
-                frozen += layer.variables
+        copies = [layer for layer in self.model.layers if layer.name == START_ENCODER]
+        frozen += [variable for copy in copies for variable in copy.variables]
         there = {id(variable) for variable in frozen}
         return [variable for variable in self.model.variables if id(variable) not in there]
 
@@ -136,10 +135,8 @@ def build_training(
         if not objective.model.trainable_variables:
             # An optimizer without weights would never count a step.
             options.refuse("freeze_layers", "with these settings there is nothing left to train")
-        schedule = inner.WarmupDecay(
-            options.learning_rate, options.warmup_steps, options.decay, options.steps
-        )
-        optimizer = inner.build_optimizer(schedule, options.weight_decay)
+        rate = options.learning_rate, options.warmup_steps, options.decay, options.steps
+        optimizer = inner.build_optimizer(inner.WarmupDecay(*rate), options.weight_decay)
     asked = tf.Variable(False, trainable=False) if stop_asked is None else stop_asked
     settings = options.clip_norm, asked, options.seed
     trainer = inner.Trainer(strategy, objective.model, optimizer, *settings)

@@ -26,7 +26,6 @@ class CheckpointStore(Hook):
     A checkpoint is a folder with TensorFlow's files and a manifest of their SHA-256. It appears
     only when it is complete and on disk, and is used only if its files match the manifest: if it
     was damaged later, the previous one is restored instead.
-
     """
 
     every: int = dataclasses.field(default=0, kw_only=True)

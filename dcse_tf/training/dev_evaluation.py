@@ -28,10 +28,8 @@ def make_dev_evaluation(objective: Objective) -> Callable[[], Scores]:
     setup = objective.setup
     # With earlier turns as the context first, then with all turns.
     ways = metrics.all_contexts(setup.options.similarities)
-    names = [name for way in ways for name in metrics.rank_scores(way)] + [
-        *metrics.RETRIEVAL,
-        *metrics.STS,
-    ]
+    names = [name for way in ways for name in metrics.rank_scores(way)]
+    names += [*metrics.RETRIEVAL, *metrics.STS]
     samples = _make_samples(setup) if ways and setup.options.dev_samples else []
     if samples:
         turns = setup.options.context.turns

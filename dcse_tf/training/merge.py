@@ -30,10 +30,7 @@ class MergeOptions(Options):
     """Averages an encoder's weights from before and after training."""
 
     start: str = option(
-        "",
-        "Encoder before: a folder, hub name, package:NAME or run.",
-        required=True,
-        path="reads",
+        "", "Encoder before: a folder, hub name, package:NAME or run.", required=True, path="reads"
     )
     trained: str = option("", "The encoder trained from it: likewise.", required=True, path="reads")
     output_dir: str = option("", "Folder to write the encoder to.", required=True, path="writes")
@@ -63,15 +60,14 @@ def merge(options: MergeOptions) -> pathlib.Path:
     if before.with_prefix("").fingerprint() != vocabulary.with_prefix("").fingerprint():
         different.append("another vocabulary")
     if different:
-        why = f"{'; '.join(different)}; expected an encoder trained from `start`"
-        options.refuse("trained", why)
+        expected = "expected an encoder trained from `start`"
+        options.refuse("trained", "; ".join([*different, expected]))
 
     with atomic_directory(pathlib.Path(options.output_dir), options.overwrite) as folder:
         # Everything but the weights is the trained encoder's.
         checkpoints.copy_checkpoint(source, folder, weights=False)
         number_as_written(vocabulary, config).write(folder)
-        length = checkpoints.read_max_sequence_length(source)
-        checkpoints.write_max_sequence_length(folder, length)
+        checkpoints.write_max_sequence_length(folder, checkpoints.read_max_sequence_length(source))
         if modules := sentence_modules.read_modules(source):
             sentence_modules.write_modules(folder, modules, config["hidden_size"])
         write_bert(folder, config, average_tensors(old, new, options.share))

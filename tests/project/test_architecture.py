@@ -90,7 +90,7 @@ BUDGETS = {
     "spark": 354,
     "tasks": 1930,
     "training": 1566,
-    "tests": 17925,
+    "tests": 17923,
     "experiments": 2921,
     "docs": 2197,
 }
