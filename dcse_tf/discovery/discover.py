@@ -103,7 +103,7 @@ def discover(config: DiscoverOptions) -> list[dict[str, Any]]:
             keys = normalize(rows + config.context_share * around).astype(np.float32)
         labels = cluster(keys, config.clusters, counts)
         if config.clusters > labels.max() + 1:
-            logging.warning("only %d clusters differ in their embeddings", labels.max() + 1)
+            logging.warning("%d clusters only: no more embeddings differ", labels.max() + 1)
         centres, sharpness = find_centres(rows, labels), measure_sharpness(keys, labels)
         similarity = np.einsum("nd,nd->n", rows, centres[labels])
         answers = _find_answers(encoder, turns, chosen, labels[places])
