@@ -185,8 +185,10 @@ def main() -> None:
     (work / "dialogues.jsonl").write_text(json_lines(make_dialogues(120)))
     data = [f"--input={work}/dialogues.jsonl", f"--output_dir={work}/data"]
     preparing = start("prepare_data", "--format=jsonl", "--vocab_size=300", *data)
-    print(preparing.stdout.read())
+    output = preparing.stdout.read()
     preparing.join()
+    if preparing.exitcode:
+        raise RuntimeError(output)
     flags = [f"--task={given.task}", f"--data_dir={work}/data", f"--steps={given.steps}", *SETTINGS]
     watch(start_workers(given.workers, *flags, f"--run_dir={work}/alone"), None)
     for number in range(given.runs):
