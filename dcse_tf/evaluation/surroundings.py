@@ -49,8 +49,20 @@ def build_surroundings_set(
 
     if not chosen:
         return RetrievalSet([], [], [])
-    sides = [_average_around(sessions, chosen, encode, side) for side in (-1, 1)]
-    similarity = sum(vectors @ vectors.T for vectors in sides)
+    around = [(sessions[number].turns, place) for number, place in chosen]
+    sides = (
+        [turns[max(0, place - _REACH) : place] for turns, place in around],
+        [turns[place + 1 : place + 1 + _REACH] for turns, place in around],
+    )
+    # Both sides at once: most turns are before one turn and after another.
+    before, after = ([turn.text for window in side for turn in window] for side in sides)
+    encoded = np.split(normalize(encode(before + after)), [len(before)])
+    similarity = np.zeros((len(chosen), len(chosen)))
+    for windows, vectors in zip(sides, encoded, strict=True):
+        owners = np.repeat(np.arange(len(chosen)), [len(window) for window in windows])
+        sums = np.zeros((len(chosen), vectors.shape[1]))
+        np.add.at(sums, owners, normalize(vectors - vectors.mean(axis=0)))
+        similarity += normalize(sums) @ normalize(sums).T
 
     own = [sessions[number].turns[place] for number, place in chosen]
     roles, owner = np.array([turn.role for turn in own]), np.array([n for n, _ in chosen])
@@ -61,22 +73,3 @@ def build_surroundings_set(
         if len(ranked) > 2 * _POSITIVES:
             queries.append(Query(place, ranked[:_POSITIVES], ranked[_POSITIVES:]))
     return RetrievalSet([fold_spaces(turn.text) for turn in own], queries, [""] * len(own))
-
-
-def _average_around(
-    sessions: Sequence[Session], chosen: Sequence[tuple[int, int]], encode: Encode, side: int
-) -> np.ndarray:
-    """The mean embeddings of the turns before (-1) or after (1) the chosen ones, of length 1, less
-    the mean of all turns: float64 `[chosen, dim]`.
-    """
-    texts, owners = [], []
-    for row, (number, place) in enumerate(chosen):
-        turns = sessions[number].turns
-        for other in range(place + side, place + side * (_REACH + 1), side):
-            if 0 <= other < len(turns):
-                texts.append(turns[other].text)
-                owners.append(row)
-    vectors = normalize(encode(texts))
-    sums = np.zeros((len(chosen), vectors.shape[1]))
-    np.add.at(sums, owners, normalize(vectors - vectors.mean(axis=0)))
-    return normalize(sums)

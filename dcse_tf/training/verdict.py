@@ -16,7 +16,7 @@ from dcse_tf.tasks.spec import Setup
 from dcse_tf.training.merge import MergeOptions, merge
 
 SET_FILE = "surroundings.txt"
-_SHARE = 0.7
+_SHARE = MergeOptions.share
 _FEWEST = 200  # queries for a verdict
 # A merge that keeps so much of the gain costs other domains less for next to nothing.
 _ENOUGH = 0.95
@@ -92,14 +92,10 @@ def give_verdict(setup: Setup, run_dir: pathlib.Path) -> Verdict | None:
     retrieval.write_retrieval_set(run_dir / SET_FILE, turns)
 
     with tempfile.TemporaryDirectory() as folder:
-        given = MergeOptions(
-            start=options.encoder,
-            trained=str(trained),
-            share=_SHARE,
-            output_dir=folder,
-            overwrite=True,
+        both = {"start": options.encoder, "trained": str(trained)}
+        merged = SentenceEncoder.load(
+            merge(MergeOptions(**both, output_dir=folder, overwrite=True))
         )
-        merged = SentenceEncoder.load(merge(given))
     encoders = start, SentenceEncoder.load(trained), merged
     before, *after = (retrieval.evaluate_retrieval(turns, embed(each)) for each in encoders)
     gain, kept = (bootstrap.difference(before.items, each.items, "map") for each in after)

@@ -47,9 +47,8 @@ def test_positives_are_the_turns_with_the_most_similar_turns_around():
     found = build_surroundings_set(make_sessions(), encode, seed=0)
     assert len(found.sentences) == len(found.queries) == 30
     for sentence, positives in list_positives(found).items():
-        topic = sentence.split()[2]
         assert len(positives - {sentence}) == 10
-        assert all(f"in {topic}" in other for other in positives)
+        assert all(f"in {sentence.split()[2]}" in other for other in positives)
     # All others are negatives: 30 turns less the query and its positives.
     assert {len(query.negatives) for query in found.queries} == {19}
 

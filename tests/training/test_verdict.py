@@ -60,8 +60,7 @@ def test_a_run_ends_with_a_verdict_and_its_set(settings, monkeypatch):
     found = outcome.verdict
     queries = read_retrieval_set(pathlib.Path(settings["run_dir"]) / verdict.SET_FILE)
     assert found.queries == len(queries.queries) >= 10
-    model = settings["run_dir"]
-    retrieval = f"{model}/{verdict.SET_FILE}"
+    model, retrieval = settings["run_dir"], f"{settings['run_dir']}/{verdict.SET_FILE}"
     scores = {
         name: dcse_tf.evaluate(model=name, retrieval=retrieval, max_sequence_length=16)[0].scores
         for name in (model, settings["encoder"])
