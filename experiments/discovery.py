@@ -9,6 +9,7 @@ accuracy (each label's texts in one cluster of its own, Hungarian matching) are 
 is told the number of labels. BERTopic and the community detection of sentence-transformers, as they
 come, read the same embeddings in an environment of their own; texts without a cluster are one more.
 The last column is the adjusted Rand of two divisions of all texts, each by the centres of one half.
+Notes tell how far `discover` with each further encoder of a set is above the set's first encoder.
 """
 
 import argparse
@@ -93,30 +94,40 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--work_dir", required=True, type=pathlib.Path)
     parser.add_argument("--row", required=True, action="append", nargs=4)
-    parser.add_argument("--peers", required=True, help="Python that has the peers")
+    parser.add_argument("--peers", help="Python that has the peers; without it they are left out")
     options = parser.parse_args(arguments)
     options.work_dir.mkdir(parents=True, exist_ok=True)
     paths = [options.work_dir / f"{name}, {encoder}.npz" for name, _, encoder, _ in options.row]
     for path, (_, file, _, model) in zip(paths, options.row, strict=True):
         if not path.exists():
             embed(path, file, model)
-    subprocess.run([options.peers, "-c", _PEERS, *map(str, paths)], check=True)
-    table = []
-    for path in paths:
+    if options.peers:
+        subprocess.run([options.peers, "-c", _PEERS, *map(str, paths)], check=True)
+    table, notes = [], []
+    starts: dict[str, tuple[str, np.ndarray]] = {}  # set -> its first encoder, and its scores
+    for path, (name, _, encoder, _) in zip(paths, options.row, strict=True):
         labels, rows = (np.load(path)[name] for name in ("labels", "rows"))
         number = int(labels.max()) + 1
         kmeans = KMeans(number, n_init=10, random_state=0).fit_predict
         found = {"discover": cluster(rows), "number given": cluster(rows, number)}
-        found |= {"k-means": kmeans(rows), **np.load(path.with_suffix(".peers.npz"))}
+        found["k-means"] = kmeans(rows)
+        if options.peers:
+            found |= np.load(path.with_suffix(".peers.npz"))
         scores = {way: score(labels, each - each.min()) for way, each in found.items()}
         cells = [describe(found[way], scores[way], scores["discover"]) for way in found]
         halves = [compare_halves(rows, divide) for divide in (cluster, kmeans)]
         table.append([path.stem, str(number), *cells, " / ".join(halves)])
+        first, start_scores = starts.setdefault(name, (encoder, scores["discover"]))
+        if first != encoder:
+            change = scores["discover"] - start_scores
+            errors = 1.96 * change[1:].std(axis=0)
+            values = ", ".join(f"{d:+.1f} ± {e:.1f}" for d, e in zip(change[0], errors))
+            notes.append(f"{name}, {encoder} above {first}: {values}.")
         print(table[-1], flush=True)
     columns = ["", "labels", *found, "halves: discover / k-means"]
     shown = {"title": "NMI / adjusted Rand / accuracy", "columns": columns, "rows": table}
     content = report.describe_origin("Clusters of intents, without labels")
-    content |= {"notes": [], "tables": [shown], "values": {}}
+    content |= {"notes": notes, "tables": [shown], "values": {}}
     report.write(content, options.work_dir / "discovery.json")
 
 
