@@ -163,11 +163,6 @@ SIZES = {
         *(6, 50, ("--max_context_tokens=40", "--max_response_tokens=16")),
         *(8, 600, 1000, 3, 200, "1e-4", "1e-4", 0.1, ("--freeze_layers=-1", "--freeze_embeddings")),
     ),
-    # For a plain BERT of two layers, all of which is trained.
-    "tiny": Size(
-        *(6, 50, ("--max_context_tokens=40", "--max_response_tokens=16")),
-        *(8, 2000, 3000, 4, 200, "5e-4", "5e-4", 0.1),
-    ),
     # Section 3.3 of the paper; the learning rate is the task's default. Only the limits of contexts
     # and responses cut a turn.
     "paper": Size(
@@ -342,9 +337,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("name", choices=TABLES)
-    add(
-        "--size", choices=SIZES, default="small", help="small and tiny: CPU cores; paper: BERT-base"
-    )
+    add("--size", choices=SIZES, default="small", help="small: two CPU cores; paper: BERT-base")
     add("--steps", type=int, help="steps of every model's own training")
     add("--post_steps", type=int, help="steps of every post-training")
     add("--compute_dtype", default="", help="of every training of a BERT")

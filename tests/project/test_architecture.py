@@ -91,7 +91,7 @@ BUDGETS = {
     "tasks": 1930,
     "training": 1562,
     "tests": 17923,
-    "experiments": 2996,
+    "experiments": 2989,
     "docs": 2197,
 }
 
