@@ -56,7 +56,7 @@ class Row:
 
 _NEXT = ("--pairs=utterance",)
 _SPEAKERS = ("--speaker_embeddings",)
-LATER_CODE = ("--share_head", "--auxiliary_reads=context", "--consistency=any")
+_LATER_CODE = ("--share_head", "--auxiliary_reads=context", "--consistency=any")
 
 
 def _embedding(way: str) -> Row:
@@ -68,7 +68,7 @@ ROWS = {
     "bert_vft": Row("BERT-VFT", _NEXT),
     "bert_sl": Row("BERT-SL", _NEXT, auxiliary=AUXILIARY),
     # Its first author's later code, which differs from the paper's text.
-    "bert_sl_code": Row("BERT-SL, later code", _NEXT, LATER_CODE, auxiliary=AUXILIARY),
+    "bert_sl_code": Row("BERT-SL, later code", _NEXT, _LATER_CODE, auxiliary=AUXILIARY),
     "sa_bert": Row("SA-BERT", (*_NEXT, *_SPEAKERS), _SPEAKERS),
     # Beyond the paper: other pairs in the post-training (Lin et al. 2022, Han et al. 2021), and a
     # sentence encoder on the same candidates, which is thousands of times faster.
@@ -263,7 +263,7 @@ class Experiment(report.Experiment):
                     encoder = self._add_post_training(corpus, row.post)
                 flags += [*size.freeze, f"--encoder={encoder}", f"--learning_rate={size.rate}"]
                 flags.append(self._dtype)
-        flags += self._evaluate(self.options.steps or size.steps)
+        flags += self._make_schedule(self.options.steps or size.steps)
         return self.add(
             f"rows/{corpus.name}/{name}-seed{seed}",
             "train",
@@ -272,7 +272,7 @@ class Experiment(report.Experiment):
             *(f"--data_dir={self._add_data(corpus)}", f"--seed={seed}", "--run_dir="),
         )
 
-    def _evaluate(self, steps: int | None) -> list[str]:
+    def _make_schedule(self, steps: int | None) -> list[str]:
         """Flags of a training's steps, and of its evaluations on dev dialogues."""
         flags = [f"--dev_samples={self._size.dev_samples}"]
         if steps:
@@ -292,7 +292,7 @@ class Experiment(report.Experiment):
             "model",
             *("--task=post_training", *post, turns, *size.freeze, self._dtype),
             *(*size.lengths, f"--learning_rate={size.post_rate}"),
-            *(self._evaluate(self.options.post_steps or size.post_steps)),
+            *self._make_schedule(self.options.post_steps or size.post_steps),
             *(f"--encoder={self.options.encoder}", f"--data_dir={self._add_data(corpus)}"),
             "--run_dir=",
         )
