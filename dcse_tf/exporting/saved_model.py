@@ -27,9 +27,7 @@ from dcse_tf.reranker import scorers
 # Largest absolute differences of embeddings and of scores. For values beyond 1
 # they are scaled by the largest of them, because float32 has seven digits.
 TOLERANCE, SCORE_TOLERANCE = 1e-5, 1e-4
-_NO_LIMIT = 2**31 - 1
 _PROGRAM = pathlib.Path(__file__).with_name("fresh_process.py")
-
 
 # What is asked: strings, and dialogues with candidates for the next turn.
 _SENTENCES = [tf.TensorSpec([None], tf.string, "sentences")]
@@ -97,7 +95,7 @@ def serve_reranker(folder: scorers.RerankerFolder) -> tf.Module:
     def score(context: tf.Tensor, candidates: tf.Tensor) -> dict[str, tf.Tensor]:
         strings, turns, responses = _list_texts(context, candidates)
         # Not truncated here, since a long context is truncated at its start as a whole.
-        texts = strip_ends(tokenizer.tokenize(strings, _NO_LIMIT)[0])
+        texts = strip_ends(tokenizer.tokenize(strings, 2**31 - 1)[0])
         is_turn, pairs = ~_is_blank(context), tf.where(~_is_blank(candidates))  # int64 [pairs, 2]
         # The speaker of each turn: 0 for that of the response, else 1.
         later = tf.cumsum(tf.cast(is_turn, tf.int32), 1, exclusive=True, reverse=True)
@@ -140,8 +138,10 @@ def _list_texts(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """The distinct strings of two tables, `[texts]`, and each table as rows of them, int32."""
     message = "context and candidates: expected as many rows in both"
-    tf.debugging.assert_equal(tf.shape(context)[0], tf.shape(candidates)[0], message)
-    both = tf.concat([context, candidates], axis=1)
+    fits = tf.debugging.assert_equal(tf.shape(context)[0], tf.shape(candidates)[0], message)
+    # Not beside the check, or the error of the concatenation may come first.
+    with tf.control_dependencies([fits]):
+        both = tf.concat([context, candidates], axis=1)
     strings, rows = tf.unique(tf.reshape(both, [-1]))
     widths = [tf.shape(context)[1], tf.shape(candidates)[1]]
     turns, responses = tf.split(tf.reshape(rows, tf.shape(both)), widths, axis=1)
