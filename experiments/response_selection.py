@@ -57,12 +57,7 @@ class Row:
 _NEXT = ("--pairs=utterance",)
 _SPEAKERS = ("--speaker_embeddings",)
 _LATER_CODE = ("--share_head", "--auxiliary_reads=context", "--consistency=any")
-
-
-def _embedding(way: str) -> Row:
-    return Row(f"embeddings, {way}", architecture="embedding", model="embedding")
-
-
+_EMBEDDING = {"architecture": "embedding", "model": "embedding"}
 ROWS = {
     "bert": Row("BERT"),
     "bert_vft": Row("BERT-VFT", _NEXT),
@@ -74,8 +69,8 @@ ROWS = {
     # sentence encoder on the same candidates, which is thousands of times faster.
     "bert_pieces": Row("MLM+NSP", ("--pairs=pieces",)),
     "bert_fp": Row("BERT-FP", ("--pairs=relevance",)),
-    "embedding_cosine": _embedding("cosine"),
-    "embedding_matching": _embedding("matching"),
+    "embedding_cosine": Row("embeddings, cosine", **_EMBEDDING),
+    "embedding_matching": Row("embeddings, matching", **_EMBEDDING),
     **{
         f"bert_sl_without_{task}": Row(
             f"BERT-SL without {task.replace('_', ' ')}",
