@@ -35,12 +35,13 @@ def start(model: str) -> Iterator[int]:
     """Starts `dcse serve`; yields its port, and stops it at the end."""
     command = [sys.executable, *DCSE, "serve", f"--model={model}", "--port=0"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout
         address = re.search(r":(\d+)\s*$", process.stdout.readline())
         if not address:
             sys.exit("error: the server did not start")
-        yield int(address[1])
-        process.send_signal(signal.SIGTERM)
+        try:
+            yield int(address[1])
+        finally:
+            process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
 
 
@@ -65,12 +66,11 @@ async def ask(port: int, until: float, times: list[float]) -> None:
 def load(port: int, clients: int, seconds: float) -> measure.Round:
     """Answers to a number of clients, with percentiles of their times in milliseconds."""
     times: list[float] = []
+    started = time.perf_counter()
 
     async def ask_all() -> None:
-        until = time.perf_counter() + seconds
-        await asyncio.gather(*(ask(port, until, times) for _ in range(clients)))
+        await asyncio.gather(*(ask(port, started + seconds, times) for _ in range(clients)))
 
-    started = time.perf_counter()
     asyncio.run(ask_all())
     shares = dict(zip(("p50 ms", "p95 ms", "p99 ms"), np.percentile(times, (50, 95, 99)) * 1000))
     return measure.Round(time.perf_counter() - started, len(times), shares)
@@ -85,8 +85,7 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         ports = {"dcse serve": stack.enter_context(start(args.model))}
         if not args.no_peers:
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
+            with socket.create_server(("127.0.0.1", 0)) as free:
                 port = free.getsockname()[1]
             model = jobs.find_model(args.model)
             stack.enter_context(peers.Peer(args, "serve", model=model, port=port))

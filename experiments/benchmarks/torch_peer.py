@@ -122,6 +122,7 @@ def serve(settings: Settings) -> Variants:
         def log_message(self, *_: object) -> None:
             """Writes nothing."""
 
+    http.server.ThreadingHTTPServer.request_queue_size = 128  # of 5, clients would be turned away
     server = http.server.ThreadingHTTPServer(("127.0.0.1", settings["port"]), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return {}
