@@ -68,7 +68,7 @@ def serve_encoder(encoder: EncoderGraph, unit_norm: bool) -> tf.Module:
 
         @tf.function(input_signature=_DIALOGUES)
         def match(context: tf.Tensor, candidates: tf.Tensor) -> dict[str, tf.Tensor]:
-            texts, turns, responses = _list_texts(context, candidates)
+            context, candidates, texts, turns, responses = _list_texts(context, candidates)
             embeddings, padding_mask = encoder.encode_tokens(tokenize(texts))
             tables = {"token_embeddings": embeddings, "padding_mask": padding_mask}
             rows = {"context_index": turns, "candidate_index": responses}
@@ -93,7 +93,7 @@ def serve_reranker(folder: scorers.RerankerFolder) -> tf.Module:
 
     @tf.function(input_signature=_DIALOGUES, autograph=False)
     def score(context: tf.Tensor, candidates: tf.Tensor) -> dict[str, tf.Tensor]:
-        strings, turns, responses = _list_texts(context, candidates)
+        context, candidates, strings, turns, responses = _list_texts(context, candidates)
         # Not truncated here, since a long context is truncated at its start as a whole.
         texts = strip_ends(tokenizer.tokenize(strings, 2**31 - 1)[0])
         is_turn, pairs = ~_is_blank(context), tf.where(~_is_blank(candidates))  # int64 [pairs, 2]
@@ -133,19 +133,19 @@ def _is_blank(texts: tf.Tensor) -> tf.Tensor:
     return tf.strings.regex_full_match(texts, BLANK)
 
 
-def _list_texts(
-    context: tf.Tensor, candidates: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The distinct strings of two tables, `[texts]`, and each table as rows of them, int32."""
+def _list_texts(context: tf.Tensor, candidates: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    """Both tables, to compute with: an error of the given ones may come before that of their rows;
+    their distinct strings, `[texts]`, and each table as rows of these, int32.
+    """
     message = "context and candidates: expected as many rows in both"
     fits = tf.debugging.assert_equal(tf.shape(context)[0], tf.shape(candidates)[0], message)
-    # Not beside the check, or the error of the concatenation may come first.
     with tf.control_dependencies([fits]):
-        both = tf.concat([context, candidates], axis=1)
+        context, candidates = tf.identity(context), tf.identity(candidates)
+    both = tf.concat([context, candidates], axis=1)
     strings, rows = tf.unique(tf.reshape(both, [-1]))
     widths = [tf.shape(context)[1], tf.shape(candidates)[1]]
-    turns, responses = tf.split(tf.reshape(rows, tf.shape(both)), widths, axis=1)
-    return strings, turns, responses
+    numbers = tf.split(tf.reshape(rows, tf.shape(both)), widths, axis=1)
+    return context, candidates, strings, *numbers
 
 
 def write_encoder(folder: pathlib.Path, encoder: EncoderGraph, options: ExportOptions) -> Facts:
