@@ -64,8 +64,9 @@ class Clusters:
             lines = (path / CLUSTERS_FILE).read_text(encoding="utf-8").splitlines()
             records, centres = list(map(json.loads, lines)), np.load(path / CENTRES_FILE)
             made_from, next_id = {_MODEL: record["model"]}, int(record["next_id"])
-        if encoder is None:
-            encoder = SentenceEncoder.from_options(ModelOptions(**settings))
+            if len(records) != len(centres):
+                raise ValueError(f"{len(records)} clusters, but {len(centres)} centres")
+        encoder = encoder or SentenceEncoder.from_options(ModelOptions(**settings))
         problem = f"{path}: was made with another encoder"
         require_same(made_from, {_MODEL: encoder.fingerprint()}, problem, "give the same")
         return cls(records, centres, encoder, next_id)

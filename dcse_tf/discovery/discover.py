@@ -89,13 +89,11 @@ def discover(config: DiscoverOptions) -> list[dict[str, Any]]:
         # Distinct texts of the chosen turns, by a hash: in no order that the corpus has.
         used, counts = np.unique(turns.texts[chosen], return_counts=True)
         order = np.argsort([hash_number(turns.distinct[text].casefold()) for text in used])
+        places = np.argsort(order)[np.searchsorted(used, turns.texts[chosen])]
         used, counts = used[order], counts[order]
         if config.clusters > len(used):
             config.refuse("clusters", f"there are only {len(used)} distinct texts")
         logging.info("%d turns of %s, %d distinct texts", len(chosen), role, len(used))
-        place_of = np.zeros(len(turns.distinct), int)
-        place_of[used] = np.arange(len(used))
-        places = place_of[turns.texts[chosen]]
         texts = [turns.distinct[text] for text in used]
         keys = rows = _embed(encoder, texts)
         if config.context_share:

@@ -122,8 +122,7 @@ def test_new_texts_are_labelled_or_not(report, model):
 
 def test_the_same_input_gives_the_same_bytes(report, model, tmp_path):
     dialogues = make_dialogues(COUNTS)
-    first, _ = discover(model, tmp_path, dialogues, output="a")
-    second, _ = discover(model, tmp_path, dialogues, output="b")
+    first, second = (discover(model, tmp_path, dialogues, output=name)[0] for name in "ab")
     for name in ("clusters.jsonl", "turns.tsv", "report.html", "centres.npy", "retrieval.txt"):
         assert (first / name).read_bytes() == (second / name).read_bytes()
 
@@ -200,9 +199,10 @@ def test_a_report_of_another_encoder_is_refused(report, model, tmp_path):
 @pytest.mark.parametrize("name", ["centres.npy", "clusters.jsonl", "report.json"])
 def test_a_broken_report_is_named(report, tmp_path, name):
     shutil.copytree(report[0], tmp_path / "report")
-    (tmp_path / "report" / name).write_text("" if name == "centres.npy" else "{")
-    with pytest.raises(InputError, match="report"):
-        dcse_tf.Clusters.load(tmp_path / "report")
+    for content in ("{", "{}"):  # no JSON; one cluster for three centres
+        (tmp_path / "report" / name).write_text(content)
+        with pytest.raises(InputError, match="report"):
+            dcse_tf.Clusters.load(tmp_path / "report")
 
 
 def test_roles_of_each_session_alone(model, tmp_path):
