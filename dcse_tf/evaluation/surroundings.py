@@ -27,7 +27,7 @@ def build_surroundings_set(
     """Draws turns that have a turn before and after, and ranks them by their surroundings.
 
     Every turn is a query. Its candidates are the turns that speakers of its role say in other
-    sessions, its positives the ten of them with the highest sum of two cosines: of the mean of up
+    dialogues, its positives the ten of them with the highest sum of two cosines: of the mean of up
     to three turns before, and of up to three after. A text is drawn once, ignoring case.
 
     Args:
@@ -46,7 +46,6 @@ def build_surroundings_set(
             text, found = turn.text.casefold(), (key, number, place)
             drawn[text] = min(found, drawn.get(text, found))
     chosen = [(number, place) for _, number, place in sorted(drawn.values())[:sentences]]
-
     if not chosen:
         return RetrievalSet([], [], [])
     around = [(sessions[number].turns, place) for number, place in chosen]
@@ -65,7 +64,8 @@ def build_surroundings_set(
         similarity += normalize(sums) @ normalize(sums).T
 
     own = [sessions[number].turns[place] for number, place in chosen]
-    roles, owner = np.array([turn.role for turn in own]), np.array([n for n, _ in chosen])
+    roles = np.array([turn.role for turn in own])
+    owner = np.array([sessions[number].dialogue for number, _ in chosen])
     queries = []
     for place in range(len(chosen)):
         allowed = np.flatnonzero((roles == roles[place]) & (owner != owner[place]))

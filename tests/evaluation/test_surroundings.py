@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dcse_tf.data.dialogue import Session, Utterance
+from dcse_tf.data.dialogue import GivenCandidates, Session, Utterance
 from dcse_tf.evaluation.surroundings import build_surroundings_set
 
 # 15 sessions each of a question about a table and about a train, between turns that tell which.
@@ -78,17 +78,17 @@ def test_neither_the_order_of_sessions_nor_repeats_matter():
     assert different.sentences != build_surroundings_set(sessions, encode, 5, 25).sentences
 
 
-def test_candidates_are_of_other_sessions_and_of_the_role():
+def test_candidates_are_of_other_dialogues_and_of_the_role():
     turns = [Utterance(("agent", "customer")[place % 2], f"t{place}") for place in range(40)]
-    sessions = [Session("long", tuple(turns)), *make_sessions()]
+    long = GivenCandidates("long", ())  # the dialogue that both pieces are of
+    sessions = [Session(str(n), tuple(turns[n : n + 20]), long) for n in (0, 20)] + make_sessions()
     found = build_surroundings_set(sessions, encode, seed=0)
-    roles = {turn.text: (turn.role, s.session_id) for s in sessions for turn in s.turns}
+    roles = {turn.text: (turn.role, s.dialogue) for s in sessions for turn in s.turns}
     assert any(found.sentences[query.sentence].startswith("t") for query in found.queries)
     for query in found.queries:
-        role, session = roles[found.sentences[query.sentence]]
-        for place in (*query.positives, *query.negatives):
-            other_role, other = roles[found.sentences[place]]
-            assert (other_role, other != session) == (role, True)
+        role, dialogue = roles[found.sentences[query.sentence]]
+        others = [roles[found.sentences[n]] for n in (*query.positives, *query.negatives)]
+        assert all(each[0] == role and each[1] != dialogue for each in others)
 
 
 @pytest.mark.parametrize("sessions", [[], make_sessions(2)])
