@@ -19,7 +19,7 @@ from dcse_tf.evaluation.bootstrap import difference
 from dcse_tf.evaluation.evaluate import draw_samples
 from dcse_tf.evaluation.metrics import PROJECTED, RERANKER, recall_at, reciprocal_rank
 from dcse_tf.evaluation.response_selection import score_by_embeddings, score_by_reranker
-from dcse_tf.files import write_record
+from dcse_tf.files import atomic_file, write_json
 from dcse_tf.options import option
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.search.calibration import Calibration
@@ -60,6 +60,14 @@ def calibrate(options: CalibrateOptions) -> str:
         InputError: a model or a file of dialogues cannot be used.
         OutputError: the output cannot be written.
     """
+    with atomic_file(pathlib.Path(options.output)) as partial:  # before anything long is done
+        found, table = _calibrate(options)
+        write_json(partial, dataclasses.asdict(found), sort_keys=True)
+    return table
+
+
+def _calibrate(options: CalibrateOptions) -> tuple[Calibration, str]:
+    """The calibration, and the table."""
     encoder = reranker = None
     if options.reranker or options.find == "responses":
         encoder = load_first_stage(options, options.find)
@@ -76,7 +84,6 @@ def calibrate(options: CalibrateOptions) -> str:
     weight = max(_WEIGHTS if both else (float(not reranker),), key=find_mrr)
     wrong = sorted(float(row[1:].max()) for row in _add(parts[0], weight))
     found = Calibration(describe_stages(options.find, encoder, reranker), weight, wrong)
-    write_record(pathlib.Path(options.output), dataclasses.asdict(found))
 
     # A weight of a million leaves the re-ranker nothing to say.
     ways = {"": weight} | ({" by the re-ranker": 0.0, " by the cosine": 1e6} if both else {})
@@ -99,7 +106,7 @@ def calibrate(options: CalibrateOptions) -> str:
             least = found.threshold(rate)
             shares = f"{np.mean(best > least):19.1%}   {np.mean(true > least):19.1%}"
             lines.append(f"  {rate:6g}%   {least:11.3f}   {shares}")
-    return "\n".join(lines)
+    return found, "\n".join(lines)
 
 
 def _add(rows: Sequence[np.ndarray], weight: float) -> list[np.ndarray]:

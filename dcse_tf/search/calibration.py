@@ -76,5 +76,5 @@ class Calibration:
         percent are then answered, in expectation over the dialogues (split conformal prediction,
         Vovk et al. 2005). Infinity if there are too few dialogues to say so.
         """
-        place = math.ceil((len(self.wrong) + 1) * (1 - false_accepts / 100))
+        place = math.ceil((len(self.wrong) + 1) * (100 - false_accepts) / 100)
         return [-math.inf, *self.wrong, math.inf][place]

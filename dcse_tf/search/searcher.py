@@ -17,13 +17,7 @@ from dcse_tf.bert.vocabulary import END_OF_TURN, is_blank
 from dcse_tf.encoder.backend import normalize
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
-from dcse_tf.files import (
-    atomic_directory,
-    hash_file,
-    require_same,
-    restore_replaced,
-    write_record,
-)
+from dcse_tf.files import atomic_directory, hash_file, require_same, restore_replaced, write_record
 from dcse_tf.options import OptionError, option
 from dcse_tf.progress import Progress
 from dcse_tf.reranker.reranker import Reranker
@@ -243,12 +237,11 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
             f"`index`={folder}: was built with other settings or inputs",
             "give the same, another `index`, or `overwrite` to build it anew",
         )
-        searcher = Searcher(config, index, encoder, reranker)
+        calibration = None
         if config.calibration:
             made_from = describe_stages(config.find, encoder, reranker)
             calibration = Calibration.read(config.calibration, made_from)
-            searcher = dataclasses.replace(searcher, calibration=calibration)
-        yield searcher
+        yield Searcher(config, index, encoder, reranker, calibration)
 
 
 def build_index(

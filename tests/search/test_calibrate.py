@@ -20,7 +20,7 @@ from dcse_tf.search.calibration import Calibration
 def test_a_threshold_is_a_quantile_of_wrong_scores():
     """Of 9 scores, rate 20: the ceil(10 x 0.8) = 8th; rate 5: a 10th, which there is not."""
     wrong = [float(score) for score in range(1, 10)]
-    rates = {20.0: 8.0, 19.0: 9.0, 5.0: np.inf, 90.0: 1.0, 95.0: 1.0, 100.0: -np.inf}
+    rates = {70.0: 3.0, 20.0: 8.0, 19.0: 9.0, 5.0: np.inf, 90.0: 1.0, 95.0: 1.0, 100.0: -np.inf}
     assert {rate: Calibration({}, 0.0, wrong).threshold(rate) for rate in rates} == rates
 
 
@@ -52,13 +52,8 @@ def calibrate(folder, output, *flags):
 
 
 def test_a_reranker_alone_learns_what_its_wrong_answers_score(folder, tmp_path, capsys):
-    found = calibrate(
-        folder,
-        tmp_path / "it.json",
-        f"--model={folder}/reranker",
-        "--candidates=5",
-        f"--check_dialogues={folder}/test.jsonl",
-    )
+    flags = f"--model={folder}/reranker", "--candidates=5", f"--check_dialogues={folder}/test.jsonl"
+    found = calibrate(folder, tmp_path / "it.json", *flags)
     reranker = Reranker.load(folder / "reranker")
     sessions = read_sessions(folder / "dev.jsonl")
     samples = make_samples(sessions, candidates=5, context_turns=3, max_samples=0, seed=0)
@@ -109,3 +104,5 @@ def test_a_calibration_of_other_models_is_refused(folder, tmp_path):
         main(["search", models[0], *given, "--query=ok"])
     with pytest.raises(SystemExit, match=r"--find=responses: .* has no projection heads"):
         calibrate(folder, tmp_path / "it.json", models[0], "--find=responses")
+    with pytest.raises(SystemExit, match=f"{tmp_path} is a folder"):  # before models are loaded
+        calibrate(folder, tmp_path, "--model=nothing")
