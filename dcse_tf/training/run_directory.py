@@ -50,9 +50,9 @@ def begin_run(
         # Paths are compared by what they name.
         fixed, remedy = before.select(resume="same", path=""), _REMEDY
         if options.fixes_steps:
-            # The learning rate reaches 0 at the last step: with another one it would jump.
+            # A rate or a weight reaches 0 at the last step: with another one it would jump.
             fixed["steps"] = before.steps
-            remedy += " (`steps` may change with another `decay` than linear)"
+            remedy += " (`steps` cannot change with `decay`=linear or `auxiliary_fade`)"
         # Of another task, only the options that both have can be compared, among them `task`.
         now = options.to_dict()
         was, now = ({f"`{x}`": values[x] for x in fixed if x in now} for values in (fixed, now))

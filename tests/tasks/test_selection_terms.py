@@ -78,5 +78,5 @@ def test_the_authors_form_shares_the_head_and_fades(data_dir, tmp_path):
     auxiliary = logged["next_session_loss"] + logged["consistency_loss"]
     expected = logged["matching_loss"] + [1.0, 1.0, 1.0, 0.5] * auxiliary
     np.testing.assert_allclose(logged["loss"], expected, rtol=1e-5)
-    with pytest.raises(dcse_tf.InputError, match=r"`steps`: 8 \(was 4\)"):
+    with pytest.raises(dcse_tf.InputError, match=r"`steps`: 8 \(was 4\).*`auxiliary_fade`"):
         train("shared", steps=8, share_head=True)
