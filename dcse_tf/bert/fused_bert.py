@@ -99,7 +99,7 @@ class FusedBert(tf.Module):
         if training:
             raise ValueError("FusedBert is for inference")
         token_ids = inputs["token_ids"]
-        tokens = tf.shape(token_ids)[1]
+        texts, tokens = tf.unstack(tf.shape(token_ids))
         x = tf.gather(self._tokens, token_ids) + self._positions[:tokens]
         if "segment_ids" in inputs:
             x += tf.gather(self._segments, inputs["segment_ids"])
@@ -128,7 +128,8 @@ class FusedBert(tf.Module):
             hidden = tf.nn.gelu(_dense(x, layer["intermediate"]), approximate=self._approximate)
             x = x + tf.cast(_dense(hidden, layer["output"]), tf.float32)
             x = self._layer_norm(x, layer["output_norm"])
-        return tf.reshape(x, tf.stack([-1, 1 if first_only else tokens, self.dim]))
+        # Not -1: of an empty batch that is 1.
+        return tf.reshape(x, tf.stack([texts, 1 if first_only else tokens, self.dim]))
 
     def score(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
         """Logits of sequences by BertForSequenceClassification's head of one output, on [CLS]:

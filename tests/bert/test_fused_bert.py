@@ -31,6 +31,12 @@ def test_bfloat16_is_near_and_comes_as_float32(backbone):
     assert cosine.mean() > 0.999
 
 
+def test_no_texts_have_no_rows(backbone):
+    """Of an empty batch, [CLS] would otherwise have one."""
+    empty = {"token_ids": np.zeros((0, 0), np.int32), "padding_mask": np.zeros((0, 0), bool)}
+    assert fuse(backbone)(empty).shape == (0, 0, 64)
+
+
 def test_training_is_refused(backbone):
     with pytest.raises(ValueError, match="inference"):
         fuse(backbone)(make_table([[2, 3]]), training=True)
