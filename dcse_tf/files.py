@@ -53,8 +53,9 @@ def hash_file(path: pathlib.Path) -> str:
 
 
 def hash_folder(folder: pathlib.Path) -> dict[str, str]:
-    """SHA-256 of each file in a folder, by file name."""
-    return {path.name: hash_file(path) for path in sorted(folder.iterdir())}
+    """SHA-256 of each file in a folder and below, by its path in it."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): hash_file(path) for path in paths}
 
 
 def require_intact(folder: pathlib.Path, hashes: Mapping[str, str]) -> None:

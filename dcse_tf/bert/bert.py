@@ -256,17 +256,17 @@ def run_layers(
 
 
 def build_bert_encoder(
-    backbone: keras_hub.models.BertBackbone, centering: TokenCentering | None = None
+    backbone: keras_hub.models.BertBackbone, behind: keras.layers.Layer | None = None
 ) -> keras.Model:
-    """The encoder of equations 1 and 2, its token embeddings centred if asked for: a functional
-    model from token_ids int32 `[utterances, tokens]` and padding_mask bool `[utterances, tokens]`
-    (True = real token) to float `[utterances, tokens, dim]`.
+    """The encoder of equations 1 and 2, with a layer `behind` it, such as `TokenCentering`: a
+    functional model from token_ids int32 `[utterances, tokens]` and padding_mask bool `[utterances,
+    tokens]` (True = real token) to float `[utterances, tokens, dim]`.
     """
     token_ids = keras.Input(shape=(None,), dtype="int32", name="token_ids")
     padding_mask = keras.Input(shape=(None,), dtype="bool", name="padding_mask")
     embeddings = run_layers(backbone, token_ids, ops.expand_dims(padding_mask, 1))
-    if centering:
-        embeddings = centering(embeddings, padding_mask)
+    if behind:
+        embeddings = behind(embeddings, padding_mask)
     return keras.Model(
         {"token_ids": token_ids, "padding_mask": padding_mask}, embeddings, name="bert_encoder"
     )
@@ -293,17 +293,6 @@ def build_masked_lm_head(
         dtype="float32",
         name="masked_lm_head",
     )
-
-
-def own_variables(head: keras_hub.layers.MaskedLMHead) -> list[keras.Variable]:
-    """The head's trainable variables except the token embedding, which is the encoder's."""
-    return [x for x in head.trainable_variables if x is not head.token_embedding.embeddings]
-
-
-def shrink_logits(head: keras_hub.layers.MaskedLMHead, factor: float) -> None:
-    """Multiplies the scale of the head's layer norm, and so its logits except for their bias."""
-    gamma = head._intermediate_layer_norm.gamma
-    gamma.assign(gamma * factor)
 
 
 def load_masked_lm_head(head: keras_hub.layers.MaskedLMHead, tensors: dict, source: str) -> bool:

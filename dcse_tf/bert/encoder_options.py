@@ -20,8 +20,7 @@ class EncoderOptions(Options):
         choices=("", *SIDES),
     )
     prefix: str = option(
-        "",
-        'Text put before every sentence, such as "query: " for E5. Default: the model\'s own.',
+        "", 'Text put before every sentence, such as "query: " for E5. Default: the model\'s own.'
     )
     max_sequence_length: int = option(
         0,

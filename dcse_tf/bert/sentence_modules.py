@@ -8,6 +8,7 @@ elsewhere: reading a folder must not import TensorFlow.
 
 import dataclasses
 import pathlib
+from typing import Any
 
 import numpy as np
 
@@ -24,16 +25,17 @@ class AffineMap:
     shift: np.ndarray  # float [dim]
     matrix: np.ndarray  # float [dim, k]
     bias: np.ndarray  # float [k]
-    relu: bool = False  # whether negative results become 0
+    activation: str = ""  # of the result: "relu" or "tanh"
+    unit: bool = False  # whether x is first scaled to unit length
 
 
 MODULES_FILE = "modules.json"
 _CONFIG_FILE = "config.json"
 _WEIGHTS_FILE = "model.safetensors"
-# The activations of a Dense module that can be computed here, and whether they are a ReLU.
+# The activations of a Dense module that can be computed here.
 _IDENTITY, _RELU = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.ReLU"
-_ACTIVATIONS = {_IDENTITY: False, _RELU: True}
-_POOLINGS = ("mean", "cls")
+_TANH = "torch.nn.modules.activation.Tanh"  # the library's default
+_ACTIVATIONS = {_IDENTITY: "", _RELU: "relu", _TANH: "tanh"}
 _OLD_POOLINGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 PROMPTS_FILE = "config_sentence_transformers.json"
 
@@ -42,7 +44,7 @@ PROMPTS_FILE = "config_sentence_transformers.json"
 class SentenceModules:
     """What a sentence-transformers model does with token embeddings."""
 
-    pooling: str  # "mean" or "cls"
+    pooling: str  # "mean" or "cls"; empty if nothing says it
     maps: tuple[AffineMap, ...] = ()  # applied in order to the sentence embedding
     unit_norm: bool = False  # whether the result is scaled to unit length
 
@@ -53,37 +55,44 @@ def find_transformer(folder: pathlib.Path) -> pathlib.Path:
     return folder / _list_modules(path)[0][1] if path.is_file() else folder
 
 
-def read_modules(transformer: pathlib.Path) -> SentenceModules | None:
-    """The modules after a transformer, by its folder, see `find_transformer`; None if that is not
-    part of a sentence-transformers folder. Raises InputError if a module is not supported.
+def read_modules(transformer: pathlib.Path, dim: int) -> SentenceModules:
+    """The modules after a transformer, by its folder, see `find_transformer`, and the width of its
+    token embeddings; without a pooling if that is not part of a sentence-transformers folder.
+    Raises InputError if a module is not supported.
     """
     path = _find_with(transformer, MODULES_FILE)
     if path is None:
-        return None
+        return SentenceModules("")
     modules = _list_modules(path)[1:]
     names = [name for name, _ in modules]
-    unit_norm = names[-1:] == ["Normalize"]
-    middle = modules[1 : len(modules) - unit_norm]
-    if names[:1] != ["Pooling"] or any(name != "Dense" for name, _ in middle):
+    if names[:1] != ["Pooling"] or not {*names[1:]} <= {"Dense", "Normalize"}:
         raise InputError(
             f"{path}: modules {', '.join(names) or 'none'} behind the transformer; only Pooling, "
-            "then Dense without an activation, then Normalize can be computed here"
+            "then Dense and Normalize can be computed here"
         )
 
-    pooling_path = path.parent / modules[0][1] / _CONFIG_FILE
-    config = read_json_object(pooling_path)
+    where = path.parent / modules[0][1] / _CONFIG_FILE
+    config = read_json_object(where)
     mode = config.get("pooling_mode")
     if mode is None:
         given = [key for key, on in config.items() if key.startswith("pooling_mode_") and on]
         mode = [_OLD_POOLINGS.get(key, key) for key in given] or "mean"  # as the library does
     modes = [mode] if isinstance(mode, str) else list(mode)
-    if len(modes) != 1 or modes[0] not in _POOLINGS:
+    if len(modes) != 1 or modes[0] not in _OLD_POOLINGS.values():
         found = " and ".join(map(str, modes)) or "nothing"
-        raise InputError(
-            f"{pooling_path}: pooling by {found}; only mean or cls can be computed here"
-        )
-    maps = tuple(_read_dense(path.parent / folder) for _, folder in middle)
-    return SentenceModules(modes[0], maps, unit_norm)
+        raise InputError(f"{where}: pooling by {found}; only mean or cls can be computed here")
+    maps: list[AffineMap] = []
+    unit = False
+    for name, folder in ((name, path.parent / place) for name, place in modules[1:]):
+        config = read_json_object(folder / _CONFIG_FILE, optional=name == "Normalize")
+        places = (config.get(f"module_{side}_name") for side in ("input", "output"))
+        if any(place not in (None, "sentence_embedding") for place in places):
+            raise InputError(f"{folder / _CONFIG_FILE}: expected a module of sentence_embedding")
+        if name == "Dense":
+            maps.append(_read_dense(folder, config, dim, unit))
+            dim = maps[-1].matrix.shape[1]
+        unit = name == "Normalize"
+    return SentenceModules(modes[0], tuple(maps), unit)
 
 
 def _find_with(transformer: pathlib.Path, name: str) -> pathlib.Path | None:
@@ -110,31 +119,36 @@ def _list_modules(path: pathlib.Path) -> list[tuple[str, str]]:
     return found
 
 
-def _read_dense(folder: pathlib.Path) -> AffineMap:
-    path, weights = folder / _CONFIG_FILE, folder / _WEIGHTS_FILE
-    config = read_json_object(path)
-    activation = config.get("activation_function", "torch.nn.modules.activation.Tanh")
-    places = [config.get(name) for name in ("module_input_name", "module_output_name")]
-    elsewhere = any(place not in (None, "sentence_embedding") for place in places)
-    if activation not in _ACTIVATIONS or config.get("use_residual") or elsewhere:
+def _read_dense(folder: pathlib.Path, config: dict[str, Any], dim: int, unit: bool) -> AffineMap:
+    """The Dense module of a folder and its config.json, for embeddings `[n, dim]`."""
+    activation, weights = str(config.get("activation_function", _TANH)), folder / _WEIGHTS_FILE
+    if activation not in _ACTIVATIONS or config.get("use_residual"):
         raise InputError(
-            f"{path}: activation {activation}; only a Dense of the sentence embedding with "
+            f"{folder / _CONFIG_FILE}: activation {activation}; only a Dense with "
             f"{' or '.join(_ACTIVATIONS)} and without residual can be computed here"
         )
-    tensors = read_tensor_file(weights)
-    matrix = tensors.get("linear.weight", np.zeros(0)).T.astype(np.float32)
-    bias = tensors.get("linear.bias", np.zeros(matrix.shape[1:])).astype(np.float32)
-    if matrix.ndim != 2 or bias.shape != matrix.shape[1:]:
-        raise InputError(f"{weights}: expected a matrix and a bias as long as its rows")
-    return AffineMap(np.zeros(len(matrix), np.float32), matrix, bias, _ACTIVATIONS[activation])
+    if not weights.is_file():
+        raise InputError(f"{weights}: no such file; expected the weights of this Dense module")
+    tensors, outputs = read_tensor_file(weights), config.get("out_features")
+    found = {name: value.shape for name, value in tensors.items()}
+    bias = {"linear.bias": (outputs,)} if config.get("bias", True) else {}
+    expected = {"linear.weight": (outputs, dim), **bias}
+    if found != expected:
+        why = f"by {_CONFIG_FILE}, for embeddings of {dim} dimensions"
+        raise InputError(f"{weights}: tensors {found}, expected {expected} {why}")
+    matrix = tensors["linear.weight"].T.astype(np.float32)
+    added = tensors.get("linear.bias", np.zeros(matrix.shape[1])).astype(np.float32)
+    return AffineMap(np.zeros(dim, np.float32), matrix, added, _ACTIVATIONS[activation], unit)
 
 
 def write_modules(folder: pathlib.Path, modules: SentenceModules, dim: int) -> None:
     """Writes modules.json and the folders of the modules after a transformer, whose token
     embeddings are `dim` wide and which is in the folder itself.
     """
-    names = ["Transformer", "Pooling", *["Dense"] * len(modules.maps)]
-    names += ["Normalize"] if modules.unit_norm else []
+    names = ["Transformer", "Pooling"]
+    for step in modules.maps:
+        names += ["Normalize"] * step.unit + ["Dense"]
+    names += ["Normalize"] * modules.unit_norm
     paths = [f"{index}_{name}" if index else "" for index, name in enumerate(names)]
     for path in paths:
         (folder / path).mkdir(exist_ok=True)
@@ -146,21 +160,20 @@ def write_modules(folder: pathlib.Path, modules: SentenceModules, dim: int) -> N
     write_json(folder / MODULES_FILE, entries)
     # The names that all versions of the library read.
     pooling = {key: name == modules.pooling for key, name in _OLD_POOLINGS.items()}
-    write_json(
-        folder / "1_Pooling" / _CONFIG_FILE,
-        {"word_embedding_dimension": dim, **pooling, "pooling_mode_max_tokens": False},
-    )
-    for index, step in enumerate(modules.maps, start=2):
+    pooling = {**pooling, "pooling_mode_max_tokens": False}
+    write_json(folder / "1_Pooling" / _CONFIG_FILE, {"word_embedding_dimension": dim, **pooling})
+    places = [folder / path for path in paths if path.endswith("Dense")]
+    for place, step in zip(places, modules.maps, strict=True):
         inputs, outputs = step.matrix.shape
         sizes = {"in_features": inputs, "out_features": outputs, "bias": True}
-        activation = {"activation_function": _RELU if step.relu else _IDENTITY}
-        write_json(folder / f"{index}_Dense" / _CONFIG_FILE, sizes | activation)
+        name = next(name for name, short in _ACTIVATIONS.items() if short == step.activation)
+        write_json(place / _CONFIG_FILE, {**sizes, "activation_function": name})
         matrix, bias = (np.float64(value) for value in (step.matrix, step.bias))
         tensors = {
             "linear.weight": np.ascontiguousarray(matrix.T, np.float32),
             "linear.bias": (bias - step.shift.astype(np.float64) @ matrix).astype(np.float32),
         }
-        write_tensor_file(folder / f"{index}_Dense" / _WEIGHTS_FILE, tensors, {"format": "pt"})
+        write_tensor_file(place / _WEIGHTS_FILE, tensors, {"format": "pt"})
 
 
 def read_prefix(transformer: pathlib.Path) -> str:

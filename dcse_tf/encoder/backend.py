@@ -3,11 +3,12 @@
 import abc
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from dcse_tf.bert.sentence_modules import AffineMap
 from dcse_tf.matching.head_files import HeadMaps
 
 BATCH_TOKENS = 2048
@@ -156,3 +157,12 @@ def hash_arrays(arrays: Mapping[str, np.ndarray], settings: Mapping[str, Any]) -
         digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
+
+
+def hash_maps(maps: Sequence[AffineMap]) -> str:
+    """`hash_arrays` of what maps compute one after another; empty without any."""
+    names = "shift", "matrix", "bias"
+    arrays = {f"{i}/{x}": getattr(step, x) for i, step in enumerate(maps) for x in names}
+    marks = [(x, i) for i, step in enumerate(maps) for x in (step.activation, "unit" * step.unit)]
+    places = {x: [i for other, i in marks if other == x] for x, _ in marks if x}
+    return hash_arrays(arrays, places) if maps else ""

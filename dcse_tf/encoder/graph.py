@@ -21,7 +21,7 @@ from dcse_tf.bert.token_rows import TokenRows, UnknownTokens
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.bert.vocabulary import Vocabulary
 from dcse_tf.bert.weights import read_bert_tensors
-from dcse_tf.encoder.backend import BATCH_TOKENS, Backend, batch_by_length, hash_arrays
+from dcse_tf.encoder.backend import BATCH_TOKENS, Backend, batch_by_length, hash_arrays, hash_maps
 from dcse_tf.errors import InputError
 from dcse_tf.matching import equations
 from dcse_tf.matching.head_files import read_heads
@@ -48,6 +48,7 @@ class EncoderGraph(Backend):
     matching: equations.MatchingForm = equations.PAPER  # the form of the matching similarity
     source: pathlib.Path | None = None  # the weights' checkpoint; None while they are being trained
     postprocessing_fingerprint: str = ""  # a hash of what the postprocessing computes
+    maps_tokens: bool = False  # whether it is applied to the token embeddings, as in a training
     batch_tokens: int = BATCH_TOKENS
     compute_dtype: str = "float32"  # what `bert` computes in
 
@@ -57,9 +58,9 @@ class EncoderGraph(Backend):
         settings |= {"prefix": self.vocabulary.prefix} if self.vocabulary.prefix else {}
         super().__init__(self.batch_tokens, settings, self._hash)
         self.tokenizer = self.vocabulary.make_tokenizer()
-        # With postprocessing, which was fitted to sentence embeddings, there is no matching; nor
+        # With postprocessing that was fitted to sentence embeddings, there is no matching; nor
         # heads, or with [CLS], on whose embeddings they were not trained.
-        if not self.postprocessing:
+        if not self.postprocessing or self.maps_tokens:
             self.match = self.score
             if self.source and self.pooling == "mean":
                 self.heads = read_heads(self.source)
@@ -86,7 +87,10 @@ class EncoderGraph(Backend):
         """
         padding_mask = token_ids != 0 if padding_mask is None else padding_mask
         inputs = {"token_ids": token_ids, "padding_mask": padding_mask}
-        return tf.cast(self.bert(inputs, training=False), tf.float32), padding_mask
+        embeddings = tf.cast(self.bert(inputs, training=False), tf.float32)
+        if self.postprocessing and self.maps_tokens:
+            embeddings = self.postprocessing(embeddings)
+        return embeddings, padding_mask
 
     def pool_tokens(self, token_ids: tf.Tensor, padding_mask: tf.Tensor | None = None) -> tf.Tensor:
         """Sentence embeddings float32 `[n, dim]`, not normalised; see `encode_tokens`."""
@@ -96,7 +100,7 @@ class EncoderGraph(Backend):
             pooled = tf.reduce_sum(embeddings[:, :1], axis=1)
         else:
             pooled = equations.masked_mean(embeddings, padding_mask)
-        if self.postprocessing is None:
+        if self.postprocessing is None or self.maps_tokens:
             return pooled
         return tf.cast(self.postprocessing(pooled), tf.float32)
 
@@ -209,10 +213,12 @@ def load_graph(
         vocabulary = vocabulary.with_prefix(options.prefix)
     vocabulary.require_room(length)
     pooling, layer, fingerprint = _read_pooling(folder, options, config["hidden_size"])
-    form = equations.read_matching(folder)
+    # A run that began with Dense modules was trained behind them.
+    trained = equations.has_matching(folder) or bool(read_heads(folder))
+    maps_tokens = trained and layer is not None and layer.name == "dense"
     return EncoderGraph(
-        *(bert, vocabulary, length, pooling, layer, form, folder, fingerprint),
-        *(batch_tokens, compute_dtype),
+        *(bert, vocabulary, length, pooling, layer, equations.read_matching(folder), folder),
+        *(fingerprint, maps_tokens, batch_tokens, compute_dtype),
     )
 
 
@@ -223,9 +229,9 @@ def _read_pooling(
     a hash of what it computes: as the user asks, or by default as the checkpoint was made.
     """
     baseline = read_baseline(folder) if is_baseline(folder) else None
-    modules = None if baseline else read_modules(folder)
+    modules = None if baseline else read_modules(folder, dim)
     pooling, fixed = "mean", True
-    maps: Sequence[AffineMap] = ()
+    maps: Sequence[AffineMap] = modules.maps if modules else ()
     if side := options.projection:
         heads = {} if baseline else read_heads(folder)
         if not heads:
@@ -233,17 +239,17 @@ def _read_pooling(
                 f"`projection`={side}: {folder} has no projection heads; expected the run of a "
                 "training with `projection_dim`"
             )
-        maps = heads[side]
+        maps = *maps, *heads[side]
     elif baseline:
         pooling = str(baseline.pooling)
-    elif modules:
+    elif modules and modules.pooling:
         if modules.unit_norm:
             logging.info(
                 "%s scales its embeddings to unit length (Normalize); here they keep their "
                 "length, export has `unit_norm`",
                 folder,
             )
-        pooling, maps, fixed = modules.pooling, modules.maps, bool(modules.maps)
+        pooling, fixed = modules.pooling, bool(maps)
     else:
         fixed = False
     # What was fitted or trained behind one pooling has no meaning behind another.
@@ -253,17 +259,5 @@ def _read_pooling(
     if baseline:
         fingerprint = hash_arrays(baseline.fitted.tensors, baseline.fitted.facts)
         return pooling, baseline.make(dim), fingerprint
-    if not maps:
-        return pooling, None, ""
-    for step in maps:
-        if len(step.matrix) != dim:
-            raise InputError(f"{folder}: a Dense module of {len(step.matrix)}, expected {dim}")
-        dim = step.matrix.shape[1]
-    arrays = {
-        f"{place}/{name}": getattr(step, name)
-        for place, step in enumerate(maps)
-        for name in ("shift", "matrix", "bias")
-    }
-    rectified = [place for place, step in enumerate(maps) if step.relu]
-    layer = AffineMaps(maps, name=f"{side}_head" if side else "dense")
-    return pooling, layer, hash_arrays(arrays, {"relu": rectified} if rectified else {})
+    name = f"{side}_head" if side else "dense"
+    return pooling, AffineMaps(maps, name=name) if maps else None, hash_maps(maps)

@@ -1,12 +1,13 @@
 """Loads the backend of a model that a user names, by what its folder holds.
 
-TensorFlow, and the baselines, are imported only for the models that need them.
+TensorFlow is imported only for the models that need it.
 """
 
 import functools
 import pathlib
 
-from dcse_tf.bert.checkpoints import resolve_checkpoint
+from dcse_tf.baselines.registry import is_baseline, read_baseline
+from dcse_tf.bert.checkpoints import read_config, resolve_checkpoint
 from dcse_tf.bert.encoder_options import ModelOptions
 from dcse_tf.bert.sentence_modules import read_modules
 from dcse_tf.encoder import exported_models
@@ -30,8 +31,6 @@ def load_backend(options: ModelOptions, option: str = "model") -> Backend:
         _refuse_settings(options)
         return exported_models.OnnxBackend(folder, options.batch_tokens)
 
-    from dcse_tf.baselines.registry import is_baseline, read_baseline
-
     folder = find_folder(options.model, option)
     refuse_reranker(folder, options.model, option)
     if exported_models.is_static(folder):
@@ -49,25 +48,27 @@ def load_backend(options: ModelOptions, option: str = "model") -> Backend:
 
 def find_folder(name: str, option: str) -> pathlib.Path:
     """The folder of a baseline, or of a checkpoint, see `resolve_checkpoint`."""
-    from dcse_tf.baselines.registry import is_baseline
-
     folder = pathlib.Path(name)
     return folder if is_baseline(folder) else resolve_checkpoint(name, option)
 
 
-def resolve_transformer(name: str, option: str) -> pathlib.Path:
+def resolve_transformer(name: str, option: str, keeps_dense: bool = False) -> pathlib.Path:
     """The folder of a checkpoint, see `resolve_checkpoint`. Raises InputError if something fitted
-    or trained follows the pooling, which would be lost in what is made of the transformer.
+    or trained follows the pooling, which would be lost in what is made of the transformer, unless
+    the caller keeps Dense modules: those that act on tokens as on their mean.
     """
-    from dcse_tf.baselines.registry import is_baseline
-
-    folder, problem = resolve_checkpoint(name, option), ""
+    folder = resolve_checkpoint(name, option)
     if is_baseline(folder):
-        problem = "is a fitted baseline; give the encoder it is made of"
-    elif (modules := read_modules(folder)) and modules.maps:
-        problem = "has a Dense module behind the pooling; give an encoder without one"
-    if problem:
-        raise InputError(f"`{option}`={folder}: {problem}")
+        why = "is a fitted baseline; give the encoder it is made of"
+        raise InputError(f"`{option}`={folder}: {why}")
+    modules = read_modules(folder, read_config(folder)["hidden_size"])
+    bent = any(step.activation or step.unit for step in modules.maps)
+    if modules.maps and (bent or modules.pooling == "cls" or not keeps_dense):
+        raise InputError(
+            f"`{option}`={folder}: has a Dense module, which would be lost (a training of sentence "
+            "embeddings keeps one without activation right behind the mean); to start without it, "
+            "give a copy of the folder that has no modules.json"
+        )
     return folder
 
 

@@ -67,6 +67,11 @@ class Graph:
         product = self.add("MatMul", x, columns, name=f"{name}.product")
         return self.add("Add", product, bias * np.float32(scale))
 
+    def unit(self, x: str) -> str:
+        """Float32 `[..., k]` scaled to unit length."""
+        norm = self.add("ReduceL2", x, [-1], keepdims=1)
+        return self.add("Div", x, self.add("Max", norm, _SMALLEST_NORM))
+
     def encode(self, tables: Tensors, first_only: bool = False) -> tuple[str, str]:
         """The BERT's output, `[batch, tokens, dim]`, or with `first_only` that of the first token
         alone, `[batch, 1, dim]`; and the mask as floats `[batch, tokens]`.
@@ -185,16 +190,13 @@ def build_encoder(
     dim = len(tensors["embeddings.LayerNorm.bias"])
     for step in maps:  # each computed in the type of its matrix
         kind = step.matrix.dtype
+        x = graph.unit(x) if step.unit else x
         x = graph.add("Cast", x, to=helper.np_dtype_to_tensor_dtype(kind))
-        x = graph.add("Sub", x, step.shift.astype(kind))
-        x = graph.add("MatMul", x, step.matrix)
+        x = graph.add("MatMul", graph.add("Sub", x, step.shift.astype(kind)), step.matrix)
         x = graph.add("Add", x, step.bias.astype(kind))
-        x = graph.add("Relu", x) if step.relu else x
+        x = graph.add(step.activation.capitalize(), x) if step.activation else x
         x, dim = graph.add("Cast", x, to=TensorProto.FLOAT), step.matrix.shape[1]
-    if unit_norm:
-        norm = graph.add("ReduceL2", x, [-1], keepdims=1)
-        x = graph.add("Div", x, graph.add("Max", norm, _SMALLEST_NORM))
-    graph.add("Identity", x, name=OUTPUT)
+    graph.add("Identity", graph.unit(x) if unit_norm else x, name=OUTPUT)
     return graph.build(INPUTS, OUTPUT, ["batch", dim])
 
 

@@ -39,11 +39,8 @@ def list_head_maps(heads: Sequence["ProjectionHead"]) -> HeadMaps:
 def _make_maps(
     hidden: np.ndarray, bias: np.ndarray, output: np.ndarray, output_bias: np.ndarray
 ) -> tuple[AffineMap, ...]:
-    nothing = (np.zeros(len(kernel), np.float32) for kernel in (hidden, output))
-    return (
-        AffineMap(next(nothing), hidden, bias, relu=True),
-        AffineMap(next(nothing), output, output_bias),
-    )
+    first, second = (np.zeros(len(kernel), np.float32) for kernel in (hidden, output))
+    return AffineMap(first, hidden, bias, "relu"), AffineMap(second, output, output_bias)
 
 
 def project(embeddings: np.ndarray, maps: Sequence[AffineMap]) -> np.ndarray:
@@ -51,7 +48,7 @@ def project(embeddings: np.ndarray, maps: Sequence[AffineMap]) -> np.ndarray:
     for step in maps:
         shifted = np.asarray(embeddings, step.matrix.dtype) - step.shift
         embeddings = shifted @ step.matrix + step.bias
-        embeddings = np.maximum(embeddings, 0) if step.relu else embeddings
+        embeddings = np.maximum(embeddings, 0) if step.activation else embeddings
     return np.asarray(embeddings, np.float32)
 
 

@@ -106,17 +106,20 @@ class ContextPrediction(keras.layers.Layer):
 
 
 class AffineMaps(keras.layers.Layer):
-    """Applies affine maps to embeddings `[n, dim]`, one after another, each in the dtype of its
+    """Applies affine maps to embeddings `[..., dim]`, one after another, each in the dtype of its
     matrix: sentence-transformers' Dense modules, projection heads, whitening.
     """
 
     def __init__(self, maps: Sequence[AffineMap], **kwargs):
         super().__init__(trainable=False, autocast=False, **kwargs)
         self.maps = tuple(maps)
+        self.dim = self.maps[-1].matrix.shape[1]  # of the results
 
-    def call(self, embeddings):
+    def call(self, embeddings, padding_mask=None):
         for step in self.maps:
             embeddings = ops.cast(embeddings, step.matrix.dtype.name)
+            embeddings = unit(embeddings) if step.unit else embeddings
             embeddings = ops.matmul(embeddings - step.shift, step.matrix) + step.bias
-            embeddings = ops.relu(embeddings) if step.relu else embeddings
+            if step.activation:
+                embeddings = getattr(ops, step.activation)(embeddings)
         return embeddings

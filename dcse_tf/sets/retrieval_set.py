@@ -86,9 +86,7 @@ class BuildRetrievalOptions(CorpusOptions):
         minimum=0,
     )
     candidates: int = option(
-        100,
-        "Sentences that BM25 finds for a query: positives if they have its label.",
-        minimum=2,
+        100, "Sentences that BM25 finds for a query: positives if they have its label.", minimum=2
     )
     max_positives: int = option(30, "Positives for a query, at most.", minimum=1)
     seed: int = option(0, "Seed of all random draws.", minimum=0)

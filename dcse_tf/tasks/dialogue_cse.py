@@ -94,7 +94,7 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, BatchOptions):
                 self.best_metric,
             )
         dims = [int(text) for text in self.matryoshka_dims]
-        if max(dims, default=0) >= (most := setup.backbone.hidden_dim):
+        if max(dims, default=0) >= (most := setup.encoder.output_shape[-1]):
             self.refuse("matryoshka_dims", f"expected fewer than the encoder's {most} dimensions")
         all_contrasts = 1.0 - self.prediction_weight
         cosine = all_contrasts * self.cosine_weight
@@ -115,13 +115,10 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, BatchOptions):
         from dcse_tf.matching.equations import MatchingForm, build_turn_attention
         from dcse_tf.matching.heads import build_heads
 
+        sizes = dim, self.projection_dim, _HEADS_RATE, self.seed + 3
+        heads = build_heads(*sizes) if self.projection_dim else ()
+        kind = self.aggregation, dim, self.seed + 2
+        attention = None if self.aggregation == "mean" else build_turn_attention(*kind)
+        matching = None if self.cosine_weight == 1.0 else MatchingForm(attention)
         parts = super().build_parts(dim)
-        if self.projection_dim:
-            heads = build_heads(dim, self.projection_dim, _HEADS_RATE, self.seed + 3)
-            parts = dataclasses.replace(parts, heads=heads)
-        if self.cosine_weight == 1.0:
-            return parts
-        attention = None
-        if self.aggregation != "mean":
-            attention = build_turn_attention(self.aggregation, dim, self.seed + 2)
-        return dataclasses.replace(parts, matching=MatchingForm(attention))
+        return dataclasses.replace(parts, matching=matching, heads=heads)

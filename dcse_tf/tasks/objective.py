@@ -17,6 +17,7 @@ import tensorflow as tf
 from keras import ops
 
 from dcse_tf.bert import bert, checkpoints
+from dcse_tf.bert.sentence_modules import SentenceModules, write_modules
 from dcse_tf.bert.tokenizer import number_as_written
 from dcse_tf.data.stream import Stream, make_dataset
 from dcse_tf.data.table import Step
@@ -47,7 +48,7 @@ class Encoded:
         reader: Reader,
         inputs: Mapping[str, keras.KerasTensor],
         name: str,
-        centering: bert.TokenCentering | None = None,
+        behind: keras.layers.Layer | None = None,
         before: "Encoded | None" = None,
     ):
         table = {x: value for x, value in inputs.items() if x in _READ}
@@ -58,13 +59,13 @@ class Encoded:
         self.tokens, self._vectors = found["tokens"], found.get("vectors")
         self.padding_mask, self._places = inputs["padding_mask"], inputs["places"]
         self.before = before
-        self._centering = centering
+        self._behind = behind
 
     @functools.cached_property
     def table(self) -> keras.KerasTensor:
         """The token embeddings of every text, float32 `[texts, tokens, dim]`, finite at padding."""
         table = ops.take(self.tokens, self._places, axis=0)
-        return self._centering(table, self.padding_mask) if self._centering else table
+        return self._behind(table, self.padding_mask) if self._behind else table
 
     def take_vectors(self, texts: keras.KerasTensor) -> keras.KerasTensor:
         """The vectors of sequences, int32 `[rows]`: float32 `[rows, vector_dim]`."""
@@ -120,6 +121,9 @@ class Objective:
         parts = self.setup.parts
         mean = parts.centering.mean().numpy() if parts.centering else None
         bert.save_backbone(folder, self.setup.backbone, self._read_config(), mean)
+        if parts.dense:
+            modules = SentenceModules("mean", parts.dense.maps)
+            write_modules(folder, modules, self.setup.backbone.hidden_dim)
         if parts.matching:
             write_matching(folder, parts.matching)
         if parts.heads:
@@ -156,7 +160,8 @@ def build_objective(setup: Setup, stream: Stream) -> Objective:
     for term in terms:
         term.build(reader)
     before = _read_as_started(setup, inputs) if any(t.needs_start for t in terms) else None
-    encoded = Encoded(reader, inputs, "encoder", setup.parts.centering, before)
+    behind = setup.parts.dense or setup.parts.centering
+    encoded = Encoded(reader, inputs, "encoder", behind, before)
     outputs = {
         LOSS: ops.zeros(()),
         "samples": ops.sum(inputs["samples"]),
@@ -198,8 +203,8 @@ def _read_as_started(setup: Setup, inputs: Mapping[str, keras.KerasTensor]) -> E
     vocabulary = setup.vocabulary if setup.options.end_of_turn else None
     backbone = bert.load_backbone(setup.source, 0.0, setup.options.compute_dtype, vocabulary)
     backbone.trainable = False
-    centering = bert.TokenCentering(dtype="float32") if setup.parts.centering else None
-    return Encoded(read_with_bert(backbone), inputs, START_ENCODER, centering)
+    behind = bert.TokenCentering(dtype="float32") if setup.parts.centering else setup.parts.dense
+    return Encoded(read_with_bert(backbone), inputs, START_ENCODER, behind)
 
 
 def average(sums: Mapping[str, float]) -> Scores:

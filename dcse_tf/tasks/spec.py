@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dcse_tf.data.manifest import Manifest
     from dcse_tf.data.table import Rows
     from dcse_tf.matching.equations import MatchingForm
-    from dcse_tf.matching.heads import ProjectionHead
+    from dcse_tf.matching.heads import AffineMaps, ProjectionHead
     from dcse_tf.reading.cross_encoder import Reader
     from dcse_tf.tasks.objective import Encoded
     from dcse_tf.tasks.train_options import TrainOptions
@@ -42,6 +42,7 @@ class EncoderParts:
     centering: "TokenCentering | None" = None  # of the token embeddings
     matching: "MatchingForm | None" = None  # None if it learns none
     heads: "Sequence[ProjectionHead]" = ()  # of contexts and of responses
+    dense: "AffineMaps | None" = None  # the start's Dense modules, on tokens; they stay as they are
 
 
 @dataclasses.dataclass(frozen=True)

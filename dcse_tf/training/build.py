@@ -12,13 +12,14 @@ import tensorflow as tf
 from dcse_tf.bert import bert, checkpoints
 from dcse_tf.bert import weights as bert_weights
 from dcse_tf.bert.families import is_relative
-from dcse_tf.bert.sentence_modules import read_prefix
+from dcse_tf.bert.sentence_modules import read_modules, read_prefix
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.prepare import VOCABULARY_FOLDER
 from dcse_tf.data.stream import Stream
 from dcse_tf.encoder.load import resolve_transformer
 from dcse_tf.errors import InputError
+from dcse_tf.matching.heads import AffineMaps
 from dcse_tf.tasks.objective import START_ENCODER, Objective, build_objective
 from dcse_tf.tasks.spec import Setup
 from dcse_tf.tasks.train_options import ENCODER_SIZES, TrainOptions
@@ -63,7 +64,7 @@ def read_setup(options: TrainOptions) -> Setup:
     data_dir, reads_pairs = pathlib.Path(options.data_dir), options.end_of_turn
     folder, config = None, bert.make_bert_config(1, 64, 1)
     if options.encoder:
-        folder = resolve_transformer(options.encoder, "encoder")
+        folder = resolve_transformer(options.encoder, "encoder", keeps_dense=not reads_pairs)
         config = checkpoints.read_config(folder)
     # The encoder must always see the prefix that the corpus was prepared with.
     prefix = read_prefix(data_dir / VOCABULARY_FOLDER)
@@ -170,8 +171,13 @@ def _add_encoder(setup: Setup, backbone: keras_hub.models.BertBackbone | None) -
     bert.freeze(backbone, options.freeze_layers, options.freeze_embeddings)
     if options.lora_rank:
         bert.add_adapters(backbone, options.lora_rank, options.seed)
-    parts = options.build_parts(backbone.hidden_dim)
-    encoder = bert.build_bert_encoder(backbone, parts.centering)
+    maps = read_modules(folder, backbone.hidden_dim).maps if folder else ()
+    dense = AffineMaps(maps, name="dense") if maps else None
+    parts = options.build_parts(dense.dim if dense else backbone.hidden_dim)
+    if dense and parts.centering:
+        options.refuse("center_tokens", f"would change the Dense modules of {folder}")
+    parts = dataclasses.replace(parts, dense=dense)
+    encoder = bert.build_bert_encoder(backbone, dense or parts.centering)
     return dataclasses.replace(
         setup, tensors=tensors, backbone=backbone, encoder=encoder, parts=parts
     )

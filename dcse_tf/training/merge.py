@@ -16,6 +16,7 @@ from dcse_tf.bert import checkpoints, sentence_modules
 from dcse_tf.bert.tokenizer import number_as_written, read_vocabulary
 from dcse_tf.bert.vocabulary import Vocabulary
 from dcse_tf.bert.weights import read_bert_tensors, write_bert
+from dcse_tf.encoder.backend import hash_maps
 from dcse_tf.encoder.load import refuse_reranker, resolve_transformer
 from dcse_tf.files import atomic_directory, write_record
 from dcse_tf.options import Options, option
@@ -42,7 +43,7 @@ class MergeOptions(Options):
 
 def _read(name: str, option: str) -> tuple[pathlib.Path, Vocabulary, dict[str, Any], Tensors]:
     """The folder, vocabulary, config.json and tensors of an encoder to merge."""
-    folder = resolve_transformer(name, option)
+    folder = resolve_transformer(name, option, keeps_dense=True)
     refuse_reranker(folder, name, option)
     config = checkpoints.read_config(folder)
     return folder, read_vocabulary(folder), config, read_bert_tensors(folder, config)
@@ -53,12 +54,16 @@ def merge(options: MergeOptions) -> pathlib.Path:
     folder. See `dcse_tf.merge`.
     """
     read = {role: _read(getattr(options, role), role) for role in ("start", "trained")}
-    (_, before, start, old), (source, vocabulary, config, new) = read.values()
+    (first, before, start, old), (source, vocabulary, config, new) = read.values()
+    modules = sentence_modules.read_modules(source, config["hidden_size"])
+    given = sentence_modules.read_modules(first, start["hidden_size"])
     different = [
         f"{key} {config[key]}, not {start[key]}" for key in _SHAPE if config[key] != start[key]
     ]
     if before.with_prefix("").fingerprint() != vocabulary.with_prefix("").fingerprint():
         different.append("another vocabulary")
+    if hash_maps(given.maps) != hash_maps(modules.maps):
+        different.append("another Dense module")
     if different:
         expected = "expected an encoder trained from `start`"
         options.refuse("trained", "; ".join([*different, expected]))
@@ -68,7 +73,7 @@ def merge(options: MergeOptions) -> pathlib.Path:
         checkpoints.copy_checkpoint(source, folder, weights=False)
         number_as_written(vocabulary, config).write(folder)
         checkpoints.write_max_sequence_length(folder, checkpoints.read_max_sequence_length(source))
-        if modules := sentence_modules.read_modules(source):
+        if modules.pooling:
             sentence_modules.write_modules(folder, modules, config["hidden_size"])
         write_bert(folder, config, average_tensors(old, new, options.share))
         origins = {

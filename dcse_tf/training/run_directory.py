@@ -2,8 +2,10 @@
 
 import pathlib
 
-from dcse_tf.bert.checkpoints import ENCODER_FOLDER, list_weight_files
+from dcse_tf.bert.checkpoints import ENCODER_FOLDER, list_weight_files, read_config
+from dcse_tf.bert.sentence_modules import read_modules
 from dcse_tf.data.manifest import Manifest
+from dcse_tf.encoder.backend import hash_maps
 from dcse_tf.errors import InputError
 from dcse_tf.files import hash_file, hash_folder, require_same, write_record
 from dcse_tf.input_files import read_json_object
@@ -87,6 +89,8 @@ def describe_inputs(
     if encoder:
         files = list_weight_files(encoder)
         found |= {f"the encoder's {path.name}": hash_file(path) for path in files}
+        if maps := read_modules(encoder, read_config(encoder)["hidden_size"]).maps:
+            found["the encoder's Dense modules"] = hash_maps(maps)
     for name, value in (options.select(path="reads") | options.select(path="files")).items():
         if name in ("data_dir", "encoder") or not value:
             continue

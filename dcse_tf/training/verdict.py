@@ -93,9 +93,8 @@ def give_verdict(setup: Setup, run_dir: pathlib.Path) -> Verdict | None:
 
     with tempfile.TemporaryDirectory() as folder:
         both = {"start": options.encoder, "trained": str(trained)}
-        merged = SentenceEncoder.load(
-            merge(MergeOptions(**both, output_dir=folder, overwrite=True))
-        )
+        merge(MergeOptions(**both, output_dir=folder, overwrite=True))
+        merged = SentenceEncoder.load(folder)
     encoders = start, SentenceEncoder.load(trained), merged
     before, *after = (retrieval.evaluate_retrieval(turns, embed(each)) for each in encoders)
     gain, kept = (bootstrap.difference(before.items, each.items, "map") for each in after)

@@ -19,11 +19,7 @@ from dcse_tf.bert.vocabulary import SentencePiece
 
 @pytest.mark.parametrize(
     ("kind", "prefix"),
-    [
-        ("distilbert", "distilbert."),
-        ("roberta", "roberta."),
-        ("xlm-roberta", ""),
-    ],
+    [("distilbert", "distilbert."), ("roberta", "roberta."), ("xlm-roberta", "")],
 )
 def test_token_embeddings_are_those_of_the_reference(tmp_path, kind, prefix):
     exact = write_weights(tmp_path, kind, prefix)

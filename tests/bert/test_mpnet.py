@@ -12,13 +12,7 @@ from encoded_tables import build_table_encoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_bert import DIM, LAYERS, VOCABULARY_SIZE, make_table
-from tiny_checkpoints import (
-    MPNET,
-    MPNET_TOKENS,
-    prepare_for,
-    write_mpnet_vocabulary,
-    write_weights,
-)
+from tiny_checkpoints import MPNET, MPNET_TOKENS, prepare_for, write_mpnet_vocabulary, write_weights
 from train_options import make_options
 
 from dcse_tf.bert import bert, weights

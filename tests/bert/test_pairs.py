@@ -25,10 +25,7 @@ def join(contexts, responses, first=448, second=64):
 
 def test_every_turn_ends_with_its_token():
     tokens, segments = join([[[11, 12], [13]], [[14]]], [[21], [22, 23]])
-    assert tokens == [
-        [CLS, 11, 12, EOT, 13, EOT, SEP, 21, SEP],
-        [CLS, 14, EOT, SEP, 22, 23, SEP],
-    ]
+    assert tokens == [[CLS, 11, 12, EOT, 13, EOT, SEP, 21, SEP], [CLS, 14, EOT, SEP, 22, 23, SEP]]
     assert segments == [[0, 0, 0, 0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 1, 1, 1]]
 
 

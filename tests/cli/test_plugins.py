@@ -42,10 +42,7 @@ def test_an_installed_package_is_known_to_the_command_line(
     tmp_path, no_tensorflow, text, flags, status, said
 ):
     install(tmp_path, text)
-    environment = {
-        **no_tensorflow,
-        "PYTHONPATH": f"{tmp_path}:{no_tensorflow['PYTHONPATH']}",
-    }
+    environment = {**no_tensorflow, "PYTHONPATH": f"{tmp_path}:{no_tensorflow['PYTHONPATH']}"}
     command = [sys.executable, "-m", "dcse_tf.cli", "train", *flags]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == status

@@ -248,10 +248,7 @@ def test_turns_of_others_are_of_the_same_role_where_any_other_session_has_it():
     assert by_role[76] == {70, 71, 75}
     # A name that no other session has is no hint, whatever it is compared with.
     named = collect([session(n, 8, roles=(2 * n, 2 * n + 1)) for n in range(1, 9)])
-    for rows in (
-        tasks.draw_matching(named, 1),
-        tasks.draw_consistency(named),
-    ):
+    for rows in (tasks.draw_matching(named, 1), tasks.draw_consistency(named)):
         assert rows.targets["hints"].numpy().all()
     anyones = taken_from_others(collect(sessions, same_role=False))
     assert any(role_of(taken) != role_of(own) for taken, own in anyones)

@@ -50,8 +50,7 @@ def of_rerankers(rerankers, tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("name", "activation"),
-    [("gelu", reference.exact_gelu), ("gelu_pytorch_tanh", reference.gelu)],
+    ("name", "activation"), [("gelu", reference.exact_gelu), ("gelu_pytorch_tanh", reference.gelu)]
 )
 def test_the_graph_is_the_float64_bert_with_maps_and_unit_norm(bert, name, activation):
     import onnxruntime
@@ -61,8 +60,9 @@ def test_the_graph_is_the_float64_bert_with_maps_and_unit_norm(bert, name, activ
     tensors = weights.to_tensors(weights.backbone_weights(bert_encoder.load_backbone(bert)))
     rng = np.random.default_rng(0)
     maps = [
-        AffineMap(rng.normal(size=DIM), rng.normal(size=(DIM, 4)), np.zeros(4), relu=True),
+        AffineMap(rng.normal(size=DIM), rng.normal(size=(DIM, 4)), np.zeros(4), "relu"),
         AffineMap(*(rng.normal(size=shape).astype(np.float32) for shape in (4, (4, 3), 3))),
+        AffineMap(rng.normal(size=3), rng.normal(size=(3, 3)), rng.normal(size=3), "tanh", True),
     ]
     config = {"num_attention_heads": 1, "layer_norm_eps": EPSILON, "hidden_act": name}
     model = build_encoder(tensors, config, "mean", maps, unit_norm=True)
@@ -73,9 +73,10 @@ def test_the_graph_is_the_float64_bert_with_maps_and_unit_norm(bert, name, activ
     expected = reference.mean_of_rows(
         reference.bert(ids, exact, 1, EPSILON, None, None, activation)
     )
+    functions = {"": np.array, "relu": lambda rows: np.maximum(rows, 0.0), "tanh": np.tanh}
     for step in maps:
-        expected = (expected - step.shift) @ step.matrix + step.bias
-        expected = np.maximum(expected, 0.0) if step.relu else expected
+        expected = expected / np.linalg.norm(expected) if step.unit else expected
+        expected = functions[step.activation]((expected - step.shift) @ step.matrix + step.bias)
     np.testing.assert_allclose(found, expected / np.linalg.norm(expected), atol=1e-6)
 
 

@@ -13,7 +13,6 @@ import transformers
 from texts_of_all_scripts import LONG_WORDS, TEXTS
 from tiny_bert import DIM, VOCABULARY, build_backbone, save_checkpoint
 from tiny_reranker import END, FIRST_TOKENS, SECOND_TOKENS, WITH_END, make_tensors
-from train_options import make_options
 
 import dcse_tf
 from dcse_tf.baselines.registry import Fitted, write_baseline
@@ -22,10 +21,10 @@ from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.bert.vocabulary import WordPiece
 from dcse_tf.encoder.graph import load_graph
 from dcse_tf.errors import InputError
-from dcse_tf.training.train import train
 
 pytestmark = pytest.mark.slow
 
+IDENTITY = "torch.nn.modules.linear.Identity"
 LENGTH, EPSILON = 12, 0.02  # as conftest's encoder has them
 SENTENCES = [
     "where is my parcel",
@@ -162,24 +161,54 @@ def test_pooling_unit_norm_and_prefix_are_written_and_honoured(bert, expected, t
     assert np.abs(expected["cls"] - expected["mean"]).max() > 1e-2
 
 
-def test_a_whitening_is_a_dense_module_that_training_refuses_to_lose(
-    of_whitened, expected, data_dir, tmp_path
-):
+def test_a_whitening_is_a_dense_module(of_whitened, expected):
     folder = of_whitened
     tensors = safetensors.numpy.load_file(folder / "2_Dense/model.safetensors")
     by_hand = expected["mean"] @ tensors["linear.weight"].T + tensors["linear.bias"]
     np.testing.assert_allclose(by_hand, expected["whitened"], rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(embed(folder), expected["whitened"], rtol=1e-4, atol=1e-4)
     assert dcse_tf.SentenceEncoder.load(folder).match is None
-    run = {"data_dir": str(data_dir), "run_dir": str(tmp_path / "run")}
-    with pytest.raises(InputError, match=r"^`encoder`=.*Dense module"):
-        train(make_options(encoder=str(folder), **run))
+
+
+def test_dense_and_normalize_modules_are_computed_in_their_order(bert, expected, tmp_path):
+    """As version 6 of the library saves them: Normalize, Dense with tanh, Dense, Normalize."""
+    folder, rng = write(bert, tmp_path / "out", unit_norm=True), np.random.default_rng(1)
+    kernels, bias = [rng.normal(size=shape) for shape in ((20, DIM), (5, 20))], rng.normal(size=5)
+    names, modules = ("Dense", "Dense", "Normalize"), read(folder, "modules.json")
+    for index, name in enumerate(names, start=3):
+        kind = f"sentence_transformers.base.modules.{name.lower()}.{name}"
+        modules.append({"idx": index, "name": str(index), "path": f"{index}_{name}", "type": kind})
+        (folder / f"{index}_{name}").mkdir()
+    (folder / "modules.json").write_text(json.dumps(modules))
+    for index, kernel, tensors, own in (
+        (3, kernels[0], {}, {"bias": False}),  # tanh is the library's default
+        (4, kernels[1], {"linear.bias": bias}, {"activation_function": IDENTITY}),
+    ):
+        outputs, inputs = kernel.shape
+        config = {"in_features": inputs, "out_features": outputs, **own}
+        (folder / f"{index}_Dense/config.json").write_text(json.dumps(config))
+        path = folder / f"{index}_Dense/model.safetensors"
+        safetensors.numpy.save_file({"linear.weight": kernel, **tensors}, path)
+
+    exact = np.float64(expected["mean"])
+    exact = exact / np.linalg.norm(exact, axis=1, keepdims=True)
+    exact = np.tanh(exact @ kernels[0].T) @ kernels[1].T + bias
+    np.testing.assert_allclose(embed(folder), exact, atol=1e-5)
+    exported = write(folder, tmp_path / "again", unit_norm=True)
+    assert [m["path"] for m in read(exported, "modules.json")] == [m["path"] for m in modules]
+    np.testing.assert_allclose(embed(exported), exact, atol=1e-5)
+    (folder / "4_Dense/model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"4_Dense/model\.safetensors: no such file"):
+        embed(folder)
 
 
 @pytest.mark.parametrize(
     ("file", "values", "named"),
     [
         ("2_Dense/config.json", {"activation_function": "torch.nn.Tanh"}, "Tanh"),
+        ("2_Dense/config.json", {"module_output_name": "a"}, r"2_Dense.*sentence_embedding"),
+        ("2_Dense/config.json", {"bias": False}, r"2_Dense/model\.safetensors: tensors .*bias"),
+        ("2_Dense/config.json", {"out_features": 4}, r"\(3, 64\).*expected .*\(4, 64\)"),
         ("1_Pooling/config.json", {"pooling_mode": ["mean", "max"]}, "mean and max"),
         ("modules.json", {2: {"type": "sentence_transformers.models.LSTM"}}, "LSTM"),
         ("modules.json", {0: {"path": "../elsewhere"}}, "elsewhere"),
@@ -221,8 +250,7 @@ def test_a_reranker_is_a_cross_encoder_whose_tokenizer_makes_our_sequences(reran
     config = read(folder, "config.json")
     assert config["architectures"] == ["BertForSequenceClassification"]
     assert config["id2label"] == {"0": "LABEL_0"}
-    identity = "torch.nn.modules.linear.Identity"
-    assert config["sentence_transformers"] == {"activation_fn": identity}
+    assert config["sentence_transformers"] == {"activation_fn": IDENTITY}
     tensors, given = safetensors.numpy.load_file(folder / "model.safetensors"), make_tensors()
     assert tensors.keys() == given.keys()
     assert all((tensors[name] == given[name]).all() for name in given)

@@ -36,10 +36,7 @@ CASES: dict[str, tuple[str, dict]] = {
     "dialogue_cse plain": ("dialogue_cse", {**NEGATIVES, "batch_form": "plain"}),
     "dialogue_cse_i1": ("dialogue_cse_i1", NEGATIVES),
     "recommended": ("recommended", NEGATIVES),
-    "centred, with adapters": (
-        "recommended",
-        {**NEGATIVES, "center_tokens": True, "lora_rank": 2},
-    ),
+    "centred, with adapters": ("recommended", {**NEGATIVES, "center_tokens": True, "lora_rank": 2}),
     "in_domain": ("in_domain", {**NEGATIVES, "rehearsal_texts": 8, "projection_dim": 8}),
     "task_oriented": ("task_oriented", {**NEGATIVES, "rehearsal_texts": 8, "projection_dim": 8}),
     "cosine": ("cosine", NEGATIVES),

@@ -10,12 +10,7 @@ import tensorflow as tf
 from pair_rows import ROWS, VOCABULARY_SIZE, make_table
 
 from dcse_tf.errors import InputError
-from dcse_tf.reading.matchers import (
-    Segments,
-    build_matcher,
-    read_matcher,
-    write_matcher,
-)
+from dcse_tf.reading.matchers import Segments, build_matcher, read_matcher, write_matcher
 from dcse_tf.reading.reranker_files import read_matcher_settings
 from dcse_tf.training.trainer import seed_dropout
 

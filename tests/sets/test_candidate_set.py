@@ -40,10 +40,7 @@ def build(tmp_path):
         output = tmp_path / "groups.jsonl"
         values = {"candidates": 5, "same_role": False, "overwrite": True, **settings}
         config = BuildCandidatesOptions(
-            format="jsonl",
-            input=(str(tmp_path / "dialogues.jsonl"),),
-            output=str(output),
-            **values,
+            format="jsonl", input=(str(tmp_path / "dialogues.jsonl"),), output=str(output), **values
         )
         built = build_candidates(config)
         return built, {group.id: group for group in read_groups(output, "jsonl", BadLines(0))}

@@ -123,7 +123,8 @@ class ScorePairs(Contrast):
 
         options = self.setup.options
         self.network = PairScore(options.negatives == 0, dtype="float32", name="pair_score")
-        self.network.build((None, reader.dim), (None, reader.dim), (None, None))
+        vectors = None, self.setup.encoder.output_shape[-1]
+        self.network.build(vectors, vectors, (None, None))
         initialize_weights(self.network.trainable_variables, options.seed + 3)
 
     def draw(self, step: Any) -> "Rows":
@@ -138,10 +139,9 @@ class ScorePairs(Contrast):
     def compute(self, encoded: "Encoded", rows: KerasTensors) -> KerasTensors:
         from keras import ops
 
-        from dcse_tf.matching.equations import MaskedMeanPooling
+        from dcse_tf.matching.equations import masked_mean
 
-        pool = MaskedMeanPooling(dtype="float32", name="pooling")
-        sentences = pool(encoded.table, encoded.padding_mask)
+        sentences = masked_mean(encoded.table, encoded.padding_mask)
         context = ops.take(sentences, rows["context"][:, 0], axis=0)
         scores = self.network(context, sentences, rows["candidates"])
         return self._contrast(scores, rows, "score")

@@ -9,7 +9,6 @@ import tensorflow as tf
 from keras import ops
 
 from dcse_tf.bert import bert
-from dcse_tf.bert.bert import initialize_weights
 from dcse_tf.data import dialogue_step
 from dcse_tf.data.dialogue_step import DialogueStep, Segments
 from dcse_tf.data.responses import MaskingRule, mask_tokens
@@ -35,7 +34,9 @@ class MaskedLm(Term):
         self.head.build((None, None, reader.dim))
         source = options.encoder or options.encoder_size
         if not bert.load_masked_lm_head(self.head, tensors, source):
-            initialize_weights(bert.own_variables(self.head), options.seed + 1)
+            tied = reader.token_embedding.embeddings
+            own = [variable for variable in self.head.trainable_variables if variable is not tied]
+            bert.initialize_weights(own, options.seed + 1)
 
     def draw(self, step: Any) -> Rows | Segments:
         # Each text has the corpus' prefix, whose tokens are not predicted.
@@ -131,7 +132,7 @@ class Incoherence(Term):
         options = self.setup.options
         self.head = TurnScores(options.context_turns + 1, dtype="float32", name=self.name)
         self.head.build((None, reader.dim), (None,), (None,))
-        initialize_weights(self.head.trainable_variables, options.seed + 14)
+        bert.initialize_weights(self.head.trainable_variables, options.seed + 14)
 
     def draw(self, step: DialogueStep) -> Segments:
         return dialogue_step.draw_incoherence(step)
@@ -155,7 +156,8 @@ class Restore(MaskedLm):
     def build(self, reader: Reader) -> None:
         super().build(reader)
         if not self.setup.backbone:
-            bert.shrink_logits(self.head, reader.dim**-0.5)
+            gamma = self.head._intermediate_layer_norm.gamma
+            gamma.assign(gamma * reader.dim**-0.5)
 
     def draw(self, step: Any) -> Segments:
         return dialogue_step.draw_restoration(step, self.setup.vocabulary.mask_id)
