@@ -66,9 +66,8 @@ def require(name: str, extra: str, why: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         package = name.partition(".")[0]
-        raise InputError(
-            f"{why} needs {package} ({error}): pip install {PACKAGES[extra]}"
-        ) from error
+        remedy = f"pip install {PACKAGES[extra]}"
+        raise InputError(f"{why} needs {package} ({error}): {remedy}") from error
 
 
 @contextlib.contextmanager

@@ -64,15 +64,9 @@ def data_dir(
 
     folder = tmp_path_factory.mktemp("prepared") / "data"
     config = PrepareOptions(
-        format="jsonl",
-        input=(str(dialogues_file),),
-        output_dir=str(folder),
-        vocab_size=300,
-        max_sequence_length=16,
-        dev_fraction=0.2,
-        test_fraction=0.2,
-        shards=3,
-    )
+        format="jsonl", input=(str(dialogues_file),), output_dir=str(folder), vocab_size=300,
+        max_sequence_length=16, dev_fraction=0.2, test_fraction=0.2, shards=3,
+    )  # fmt: skip
     prepare(config)
     return folder
 
@@ -84,18 +78,10 @@ def trained_run(data_dir: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
 
     folder = tmp_path_factory.mktemp("trained") / "run"
     dcse_tf.train(
-        preset="recommended",
-        data_dir=str(data_dir),
-        encoder_size="tiny",
-        run_dir=str(folder),
-        steps=6,
-        global_batch_size=8,
-        learning_rate=1e-3,
-        log_every=2,
-        eval_every=6,
-        save_every=3,
+        preset="recommended", data_dir=str(data_dir), encoder_size="tiny", run_dir=str(folder),
+        steps=6, global_batch_size=8, learning_rate=1e-3, log_every=2, eval_every=6, save_every=3,
         dev_samples=16,
-    )
+    )  # fmt: skip
     return folder
 
 

@@ -187,9 +187,8 @@ def initialize_weights(weights: list[keras.Variable], seed: int, stddev: float =
         if len(weight.shape) < 2 or "bias" in weight.name:
             continue
         stateless_seed = tf.random.fold_in(tf.constant([seed, 0], tf.int64), position)
-        weight.assign(
-            tf.random.stateless_truncated_normal(weight.shape, stateless_seed, 0.0, stddev)
-        )
+        drawn = tf.random.stateless_truncated_normal(weight.shape, stateless_seed, 0.0, stddev)
+        weight.assign(drawn)
 
 
 def freeze(backbone: keras_hub.models.BertBackbone, layers: int, embeddings: bool) -> None:
@@ -267,9 +266,8 @@ def build_bert_encoder(
     embeddings = run_layers(backbone, token_ids, ops.expand_dims(padding_mask, 1))
     if behind:
         embeddings = behind(embeddings, padding_mask)
-    return keras.Model(
-        {"token_ids": token_ids, "padding_mask": padding_mask}, embeddings, name="bert_encoder"
-    )
+    inputs = {"token_ids": token_ids, "padding_mask": padding_mask}
+    return keras.Model(inputs, embeddings, name="bert_encoder")
 
 
 def build_masked_lm_head(

@@ -67,10 +67,8 @@ class EncoderGraph(Backend):
         self._unknown = UnknownTokens.of(self.vocabulary)
         self._tokenize = self.tokenizer.as_graph(self.max_sequence_length)
         ids = [tf.TensorSpec([None, None], tf.int32)]
-        self._pool, self._encode = (
-            tf.function(compute, input_signature=ids, autograph=False)
-            for compute in (self.pool_tokens, self.encode_tokens)
-        )
+        self._pool = tf.function(self.pool_tokens, input_signature=ids, autograph=False)
+        self._encode = tf.function(self.encode_tokens, input_signature=ids, autograph=False)
         self._matching: Any = None
 
     def tokenize(self, sentences: tf.Tensor) -> tf.RaggedTensor:
@@ -244,11 +242,8 @@ def _read_pooling(
         pooling = str(baseline.pooling)
     elif modules and modules.pooling:
         if modules.unit_norm:
-            logging.info(
-                "%s scales its embeddings to unit length (Normalize); here they keep their "
-                "length, export has `unit_norm`",
-                folder,
-            )
+            told = "here they keep their length, export has `unit_norm`"
+            logging.info("%s scales its embeddings to unit length (Normalize); %s", folder, told)
         pooling, fixed = modules.pooling, bool(maps)
     else:
         fixed = False

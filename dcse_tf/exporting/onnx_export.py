@@ -73,10 +73,8 @@ def write_reranker(
     """Writes a re-ranker as `write_encoder` does an encoder; see `register_export`."""
     settings = model.settings
     if settings.architecture != scorers.BERT:
-        raise InputError(
-            f"`format`=onnx: cannot hold a re-ranker of the architecture {settings.architecture}; "
-            "`format`=saved_model can"
-        )
+        why = f"cannot hold a re-ranker of the architecture {settings.architecture}"
+        raise InputError(f"`format`=onnx: {why}; `format`=saved_model can")
     config, longest = true_config(model.path), settings.first_tokens + settings.second_tokens
     write_reranker_settings(folder, settings)
     written = dataclasses.replace(model, path=folder)

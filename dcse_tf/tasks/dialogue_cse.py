@@ -88,11 +88,9 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, BatchOptions):
         from dcse_tf.tasks.terms.start import Predict, Rehearse
 
         if self.cosine_weight == 1.0 and self.best_metric.startswith("dev/matching_"):
-            logging.warning(
-                "`best_metric`=%s chooses the encoder by a similarity that `cosine_weight`=1 does "
-                "not train; dev/cosine_r1 is that of the training",
-                self.best_metric,
-            )
+            told = "`best_metric`=%s chooses the encoder by a similarity that %s"
+            why = "`cosine_weight`=1 does not train; dev/cosine_r1 is that of the training"
+            logging.warning(told, self.best_metric, why)
         dims = [int(text) for text in self.matryoshka_dims]
         if max(dims, default=0) >= (most := setup.encoder.output_shape[-1]):
             self.refuse("matryoshka_dims", f"expected fewer than the encoder's {most} dimensions")

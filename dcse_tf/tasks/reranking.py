@@ -169,11 +169,8 @@ class ResponseSelectionOptions(SequenceOptions):
         from dcse_tf.tasks.terms import selection
 
         match = selection.Match(setup, 1.0)
-        terms = [
-            kind(setup, self.auxiliary_weight)
-            for kind in selection.AUXILIARY
-            if kind.name in self.tasks
-        ]
+        kinds = [kind for kind in selection.AUXILIARY if kind.name in self.tasks]
+        terms = [kind(setup, self.auxiliary_weight) for kind in kinds]
         for term in terms:
             term.fade = self.auxiliary_fade
             if self.share_head and isinstance(term, selection.NextSession):

@@ -57,16 +57,14 @@ def merge(options: MergeOptions) -> pathlib.Path:
     (first, before, start, old), (source, vocabulary, config, new) = read.values()
     modules = sentence_modules.read_modules(source, config["hidden_size"])
     given = sentence_modules.read_modules(first, start["hidden_size"])
-    different = [
-        f"{key} {config[key]}, not {start[key]}" for key in _SHAPE if config[key] != start[key]
-    ]
+    different = [f"{x} {config[x]}, not {start[x]}" for x in _SHAPE if config[x] != start[x]]
     if before.with_prefix("").fingerprint() != vocabulary.with_prefix("").fingerprint():
         different.append("another vocabulary")
     if hash_maps(given.maps) != hash_maps(modules.maps):
         different.append("another Dense module")
     if different:
-        expected = "expected an encoder trained from `start`"
-        options.refuse("trained", "; ".join([*different, expected]))
+        different.append("expected an encoder trained from `start`")
+        options.refuse("trained", "; ".join(different))
 
     with atomic_directory(pathlib.Path(options.output_dir), options.overwrite) as folder:
         # Everything but the weights is the trained encoder's.
@@ -90,7 +88,5 @@ def average_tensors(start: Tensors, trained: Tensors, share: float) -> Tensors:
     """
     if share in (0.0, 1.0):
         return dict(trained if share else start)
-    mixed = {
-        x: (1.0 - share) * np.float64(start[x]) + share * np.float64(trained[x]) for x in start
-    }
-    return {name: np.asarray(value, np.float32) for name, value in mixed.items()}
+    pairs = ((x, np.float64(start[x]), np.float64(trained[x])) for x in start)
+    return {x: np.asarray((1.0 - share) * a + share * b, np.float32) for x, a, b in pairs}

@@ -56,12 +56,10 @@ def train(options: TrainOptions) -> Outcome | None:
         store = CheckpointStore(run_dir, state, every=resolved.save_every, write=worker.is_chief)
         parts = training.trainer, training.batches, store, hooks
         controller = Controller(*parts, resolved.steps, signals, several=worker.count > 1)
+        unread = tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError
         try:
             controller.run()
-        except (
-            *(tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError),
-            UnicodeDecodeError,
-        ):
+        except (*unread, UnicodeDecodeError):
             check_records(setup.data_dir, setup.manifest)
             raise  # the data are intact
         outcome = next((hook.outcome for hook in hooks if isinstance(hook, Evaluate)), None)
@@ -85,11 +83,7 @@ def _make_hooks(training: Training, run_dir: pathlib.Path, scored: tf.Variable) 
 def _log_plan(training: Training) -> None:
     model, options = training.model, training.setup.options
     trained = sum(int(keras.ops.size(variable)) for variable in model.trainable_variables)
-    logging.info(
-        "%s: %d parameters, %d of them trained, on %d device(s)",
-        *(model.name, model.count_params(), trained, training.stream.replicas),
-    )
-    logging.info(
-        "%d steps of %d samples: %.3g passes over the train split",
-        *(options.steps, options.global_batch_size, options.epochs),
-    )
+    counts = model.count_params(), trained, training.stream.replicas
+    logging.info("%s: %d parameters, %d of them trained, on %d device(s)", model.name, *counts)
+    steps = options.steps, options.global_batch_size, options.epochs
+    logging.info("%d steps of %d samples: %.3g passes over the train split", *steps)

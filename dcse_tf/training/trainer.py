@@ -82,10 +82,8 @@ def make_strategy(logical_cpus: int, deterministic: bool) -> tf.distribute.Strat
         return tf.distribute.MirroredStrategy()
     # For devices that share one memory a plain sum is as good as collectives, whose keys all
     # strategies of a process would share.
-    return tf.distribute.MirroredStrategy(
-        [f"CPU:{i}" for i in range(logical_cpus)],
-        cross_device_ops=tf.distribute.ReductionToOneDevice(),
-    )
+    devices, total = [f"CPU:{i}" for i in range(logical_cpus)], tf.distribute.ReductionToOneDevice()
+    return tf.distribute.MirroredStrategy(devices, cross_device_ops=total)
 
 
 def divide_cpu(logical_cpus: int) -> None:

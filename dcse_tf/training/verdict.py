@@ -41,10 +41,8 @@ class Verdict:
     @property
     def advice(self) -> str:
         corrected = bootstrap.holm([self.trained.p_value, self.merged.p_value])
-        trained, merged = (
-            difference.value if p < 0.05 else 0.0
-            for difference, p in zip((self.trained, self.merged), corrected, strict=True)
-        )
+        found = zip((self.trained, self.merged), corrected, strict=True)
+        trained, merged = (each.value if p < 0.05 else 0.0 for each, p in found)
         if max(trained, merged) <= 0.0:
             return "keep"
         return "merge" if merged >= _ENOUGH * trained else "train"

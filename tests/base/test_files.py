@@ -10,22 +10,11 @@ import sys
 
 import pytest
 
+from dcse_tf import files
 from dcse_tf.errors import InputError, LockedError, OutputError
-from dcse_tf.files import (
-    atomic_directory,
-    atomic_file,
-    hash_folder,
-    hash_number,
-    lock_folder,
-    lock_output,
-    marked,
-    refuse_existing,
-    require_intact,
-    restore_replaced,
-)
 
 ROOT = pathlib.Path(__file__).parents[2]
-BOTH = pytest.mark.parametrize("make", [atomic_file, atomic_directory])
+BOTH = pytest.mark.parametrize("make", [files.atomic_file, files.atomic_directory])
 
 
 class Broken(Exception):
@@ -77,8 +66,8 @@ def test_a_block_that_breaks_leaves_everything_as_it_was(tmp_path, make, error):
 
 
 def test_what_a_killed_run_left_is_not_continued(tmp_path):
-    marked(tmp_path / "a", "partial").write_text("left, ")
-    with atomic_file(tmp_path / "a") as partial, partial.open("a") as file:
+    files.marked(tmp_path / "a", "partial").write_text("left, ")
+    with files.atomic_file(tmp_path / "a") as partial, partial.open("a") as file:
         file.write("new")
     assert read(tmp_path / "a") == "new"
 
@@ -86,11 +75,11 @@ def test_what_a_killed_run_left_is_not_continued(tmp_path):
 def test_a_file_does_not_replace_a_folder_but_a_folder_a_file(tmp_path):
     (tmp_path / "a").mkdir()
     with pytest.raises(FileExistsError, match="a is a folder; give the name of a file"):
-        write(atomic_file, tmp_path / "a", "new")
+        write(files.atomic_file, tmp_path / "a", "new")
     with pytest.raises(FileExistsError, match="is a folder"):
-        refuse_existing(tmp_path / "a", overwrite=True)
+        files.refuse_existing(tmp_path / "a", overwrite=True)
     (tmp_path / "c").touch()
-    write(atomic_directory, tmp_path / "c", "new")
+    write(files.atomic_directory, tmp_path / "c", "new")
     assert (names(tmp_path), read(tmp_path / "c")) == (["a", "c"], "new")
 
 
@@ -98,7 +87,7 @@ def test_a_file_does_not_replace_a_folder_but_a_folder_a_file(tmp_path):
 @pytest.mark.parametrize("folder", [False, True])
 def test_of_a_link_the_link_is_replaced(tmp_path, make, folder):
     kept = tmp_path / "elsewhere"
-    write(atomic_directory if folder else atomic_file, kept, "old")
+    write(files.atomic_directory if folder else files.atomic_file, kept, "old")
     (tmp_path / "link").symlink_to(kept)
     with pytest.raises(FileExistsError):
         write(make, tmp_path / "link", "new", overwrite=False)
@@ -123,18 +112,18 @@ with atomic_directory(pathlib.Path(sys.argv[1]), overwrite=True) as folder:
 
 def test_a_folder_that_was_being_replaced_when_its_writer_was_killed_comes_back(tmp_path):
     path = tmp_path / "a"
-    restore_replaced(path)  # of what was never there, nothing
-    write(atomic_directory, path, "all of it")
+    files.restore_replaced(path)  # of what was never there, nothing
+    write(files.atomic_directory, path, "all of it")
     done = subprocess.run([sys.executable, "-c", KILLED, str(path)], cwd=ROOT, check=False)
     assert done.returncode == -signal.SIGKILL
     assert not path.exists()
     with pytest.raises(FileExistsError):
-        write(atomic_directory, path, "new", overwrite=False)
+        write(files.atomic_directory, path, "new", overwrite=False)
     assert read(path) == "all of it"
     path.rename(tmp_path / "a.dcse_tf-previous")
-    with lock_output(path), pytest.raises(LockedError):  # its writer is between two renames
-        restore_replaced(path)
-    restore_replaced(path)
+    with files.lock_output(path), pytest.raises(LockedError):  # its writer is between two renames
+        files.restore_replaced(path)
+    files.restore_replaced(path)
     assert (read(path), names(path)) == ("all of it", ["b"])
 
 
@@ -148,10 +137,10 @@ def test_content_is_flushed_before_the_rename_and_the_folder_afterwards(tmp_path
     note(os, "fsync", lambda descriptor: os.fstat(descriptor).st_ino)
     note(pathlib.Path, "rename", lambda path, target: "rename")
     note(pathlib.Path, "replace", lambda path, target: "rename")
-    write(atomic_file, tmp_path / "a", "new")
+    write(files.atomic_file, tmp_path / "a", "new")
     assert calls == [(tmp_path / "a").stat().st_ino, "rename", tmp_path.stat().st_ino]
     calls.clear()
-    with atomic_directory(tmp_path / "c") as folder:
+    with files.atomic_directory(tmp_path / "c") as folder:
         (folder / "deep/deeper").mkdir(parents=True)
         (folder / "deep/low").write_text("new")
     inside = [path.stat().st_ino for path in (tmp_path / "c", *(tmp_path / "c").rglob("*"))]
@@ -202,26 +191,26 @@ def test_a_lock_dies_with_its_holder_unless_a_child_has_it(tmp_path, lock):
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as holder:
         child = int(holder.stdout.readline())
         said = f"{tmp_path}: another process is working in it; go away"
-        with pytest.raises(LockedError, match=said), lock_folder(tmp_path, "go away"):
+        with pytest.raises(LockedError, match=said), files.lock_folder(tmp_path, "go away"):
             pass
         holder.kill()
         holder.wait()
     try:
         if lock == "passed":
-            with pytest.raises(LockedError), lock_folder(tmp_path, ""):
+            with pytest.raises(LockedError), files.lock_folder(tmp_path, ""):
                 pass
         else:
-            with lock_folder(tmp_path, ""):
+            with files.lock_folder(tmp_path, ""):
                 pass
     finally:
         os.kill(child, signal.SIGKILL)
 
 
 def test_a_folder_made_for_a_lock_goes_if_nothing_was_put_into_it(tmp_path):
-    with lock_folder(tmp_path / "a" / "b", ""):
+    with files.lock_folder(tmp_path / "a" / "b", ""):
         pass
     assert names(tmp_path) == []
-    with lock_folder(tmp_path / "a" / "b", ""):
+    with files.lock_folder(tmp_path / "a" / "b", ""):
         (tmp_path / "a" / "b" / "c").touch()
     assert (tmp_path / "a" / "b" / "c").exists()
 
@@ -232,17 +221,17 @@ def test_a_folder_made_for_a_lock_goes_if_nothing_was_put_into_it(tmp_path):
 def test_damage_is_found(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).write_text(name)
-    hashes = hash_folder(tmp_path)
+    hashes = files.hash_folder(tmp_path)
     assert hashes["a"] == hashlib.sha256(b"a").hexdigest()
-    require_intact(tmp_path, hashes)
+    files.require_intact(tmp_path, hashes)
     (tmp_path / "b").write_text("c")
     with pytest.raises(InputError, match=r"^b has another content than was written$"):
-        require_intact(tmp_path, hashes)
+        files.require_intact(tmp_path, hashes)
     (tmp_path / "a").unlink()
     with pytest.raises(InputError, match=r"^a is missing$"):
-        require_intact(tmp_path, hashes)
+        files.require_intact(tmp_path, hashes)
     with pytest.raises(InputError, match=r"^no file is named$"):
-        require_intact(tmp_path, {})
-    assert hash_number("对话") == int(
+        files.require_intact(tmp_path, {})
+    assert files.hash_number("对话") == int(
         hashlib.blake2b("对话".encode(), digest_size=8).hexdigest(), 16
     )

@@ -8,34 +8,22 @@ import pathlib
 import pytest
 from absl import logging
 
+from dcse_tf import input_files
 from dcse_tf.errors import InputError
-from dcse_tf.input_files import (
-    BadLines,
-    find_package,
-    iterate_bare_lines,
-    parse_json,
-    read_lines,
-    resolve_inputs,
-)
 
 LINES = ["one", " 二二\t二\u2028\x85\x0b三 ", "", "th\rree"]
 CONTENT = "\n".join([*LINES, ""]).encode()
 
 
-PACKERS = {
-    "plain": lambda content: content,
-    "gz": gzip.compress,
-    "bz2": bz2.compress,
-    "xz": lzma.compress,
-}
+PACKERS = {"plain": bytes, "gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
 
 
 def bare(path: pathlib.Path) -> list[str]:
-    return list(iterate_bare_lines(path))
+    return list(input_files.iterate_bare_lines(path))
 
 
 def read(path: pathlib.Path, limit: int = 0, **settings: str) -> list[tuple[int, str]]:
-    return list(read_lines(path, BadLines(limit, **settings)))
+    return list(input_files.read_lines(path, input_files.BadLines(limit, **settings)))
 
 
 @pytest.mark.parametrize("packer", PACKERS)
@@ -89,12 +77,12 @@ def test_lines_in_another_encoding_are_bad(tmp_path):
 def test_bad_lines_are_named_counted_over_files_and_limited(tmp_path, monkeypatch):
     said: list[str] = []
     monkeypatch.setattr(logging, "warning", lambda text, *values: said.append(text % values))
-    bad_lines = BadLines(3, named=2)
+    bad_lines = input_files.BadLines(3, named=2)
     for name in "ab":
         (tmp_path / name).write_bytes(b"ok\n\xff\n\xfe\n")
-    assert list(read_lines(tmp_path / "a", bad_lines)) == [(1, "ok")]
+    assert list(input_files.read_lines(tmp_path / "a", bad_lines)) == [(1, "ok")]
     with pytest.raises(InputError, match=r"b:3: not UTF-8 \(bad line 4; `max_bad_lines`=3\)"):
-        list(read_lines(tmp_path / "b", bad_lines))
+        list(input_files.read_lines(tmp_path / "b", bad_lines))
     assert (bad_lines.count, len(said)) == (4, 3)
     assert said[0] == f"skipped {tmp_path}/a:2: not UTF-8"
     assert said[2] == "further bad lines are counted but not named"
@@ -103,8 +91,8 @@ def test_bad_lines_are_named_counted_over_files_and_limited(tmp_path, monkeypatc
 @pytest.mark.parametrize("text", ["{", "[" * 100_000, '"\\ud83d"'])
 def test_json_that_cannot_be_used_is_a_value_error(text):
     with pytest.raises(ValueError):  # noqa: PT011 - the messages are those of others
-        parse_json(text)
-    assert parse_json('{"\\u4e00": "\\ud83d\\ude00"}') == {"一": "😀"}
+        input_files.parse_json(text)
+    assert input_files.parse_json('{"\\u4e00": "\\ud83d\\ude00"}') == {"一": "😀"}
 
 
 def test_inputs_come_in_the_order_given_and_globs_sorted(tmp_path):
@@ -113,9 +101,9 @@ def test_inputs_come_in_the_order_given_and_globs_sorted(tmp_path):
     (tmp_path / "folder.tsv").mkdir()
     patterns = [f"{tmp_path}/c.txt", f"{tmp_path}/?.tsv", f"{tmp_path}/chat[1].tsv"]
     expected = ["c.txt", "a.tsv", "b.tsv", "c.tsv", "chat[1].tsv"]
-    assert [path.name for path in resolve_inputs(patterns)] == expected
-    (path,) = resolve_inputs(["package:chitchat_dataset/dataset.json"])
-    assert path == find_package("chitchat_dataset") / "dataset.json"
+    assert [path.name for path in input_files.resolve_inputs(patterns)] == expected
+    (path,) = input_files.resolve_inputs(["package:chitchat_dataset/dataset.json"])
+    assert path == input_files.find_package("chitchat_dataset") / "dataset.json"
 
 
 @pytest.mark.parametrize(
@@ -124,5 +112,5 @@ def test_inputs_come_in_the_order_given_and_globs_sorted(tmp_path):
 def test_an_input_that_names_no_file_is_refused(tmp_path, monkeypatch, pattern):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError) as caught:
-        resolve_inputs([pattern])
+        input_files.resolve_inputs([pattern])
     assert pattern.split("/")[0] in str(caught.value)

@@ -43,14 +43,9 @@ def test_a_roberta_is_that_of_keras_hub(tmp_path):
     """Written in HuggingFace's form from keras-hub's own layers, which know no BERT."""
     write_weights(tmp_path, "roberta", "roberta.")
     theirs = keras_hub.models.RobertaBackbone(
-        vocabulary_size=VOCABULARY_SIZE,
-        num_layers=LAYERS,
-        num_heads=2,
-        hidden_dim=DIM,
-        intermediate_dim=128,
-        dropout=0.0,
-        max_sequence_length=POSITIONS - 2,
-    )
+        vocabulary_size=VOCABULARY_SIZE, num_layers=LAYERS, num_heads=2, hidden_dim=DIM,
+        intermediate_dim=128, dropout=0.0, max_sequence_length=POSITIONS - 2,
+    )  # fmt: skip
     config = read_config(tmp_path)
     tensors = weights.read_bert_tensors(tmp_path, config)
     table = theirs.get_layer("embeddings")

@@ -37,15 +37,9 @@ class LongJob(Job, group="tone"):
 
 # Values beside {"name": "n"}, and the option that the error names.
 REFUSED = [
-    ({"name": ""}, "name"),
-    ({"kind": "huge"}, "kind"),
-    ({"length": 2}, "length"),
-    ({"length": 2**31}, "length"),
-    ({"rate": -0.1}, "rate"),
-    ({"rate": 1.5}, "rate"),
-    ({"rate": math.nan}, "rate"),
-    ({"inputs": ("a", "")}, "inputs"),
-    ({"name": "a\0b"}, "name"),
+    ({"name": ""}, "name"), ({"kind": "huge"}, "kind"), ({"length": 2}, "length"),
+    ({"length": 2**31}, "length"), ({"rate": -0.1}, "rate"), ({"rate": 1.5}, "rate"),
+    ({"rate": math.nan}, "rate"), ({"inputs": ("a", "")}, "inputs"), ({"name": "a\0b"}, "name"),
     ({"name": "\udce9"}, "name"),
     # What a job writes may not take the place of what it reads, nor lie in a part of it.
     ({"inputs": ("a.txt", "b.txt"), "output": "./b.txt"}, "output"),
@@ -56,7 +50,7 @@ REFUSED = [
     ({"model": "run/encoder", "output": "run/encoder/onnx"}, "output"),
     ({"output": ".."}, "output"),
     ({"output": "./"}, "output"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("values", "named"), REFUSED)

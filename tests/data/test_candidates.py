@@ -138,19 +138,12 @@ def test_a_group_survives_its_json_form(tmp_path):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"labels": [0, 0, 0]},
-        {"labels": [1, 1, 0]},
-        {"labels": [1, 0]},
-        {"labels": [1, 0, True]},
-        {"candidates": ["s1 t2"], "labels": [1]},
-        {"candidates": "abc"},
-        {"context": [{"role": "x"}]},
-        {"dialogue": 7},
-        {"id": ""},
-        {"id": "0:2"},
+        {"labels": [0, 0, 0]}, {"labels": [1, 1, 0]}, {"labels": [1, 0]}, {"labels": [1, 0, True]},
+        {"candidates": ["s1 t2"], "labels": [1]}, {"candidates": "abc"},
+        {"context": [{"role": "x"}]}, {"dialogue": 7}, {"id": ""}, {"id": "0:2"},
         {"responder": "\ud83d"},
     ],
-)
+)  # fmt: skip
 def test_a_line_that_is_no_group_is_named(tmp_path, changes):
     groups = [make_group(0), make_group(1) | changes, make_group(2)]
     path = write(tmp_path / "groups.jsonl", *map(json.dumps, groups))

@@ -17,13 +17,8 @@ def make(turns, join=True):
 
 def test_consecutive_utterances_of_one_speaker_become_one_turn():
     turns = [
-        ("a", "hi"),
-        ("a", "there"),
-        ("b", "hello"),
-        ("b", "你好"),
-        ("Agent", "!"),
-        ("agent", "?"),
-    ]
+        ("a", "hi"), ("a", "there"), ("b", "hello"), ("b", "你好"), ("Agent", "!"), ("agent", "?"),
+    ]  # fmt: skip
     assert make(turns) == [("a", "hi there"), ("b", "hello 你好"), *turns[4:]]
     assert make(turns, join=False) == turns
 

@@ -116,17 +116,10 @@ def test_times_are_put_in_order(tmp_path, times):
 @pytest.mark.parametrize(
     "row",
     [
-        "s,a,x",
-        ",a,x,2",
-        "s, ,x,2",
-        "s,a,x,",
-        "s,a,x,nan",
-        "s,a,x,3/4/2017",
-        "s,a,x,2017-10-31",
-        's,a,"x"y,2',
-        "s,a,\udcff,2",
+        "s,a,x", ",a,x,2", "s, ,x,2", "s,a,x,", "s,a,x,nan", "s,a,x,3/4/2017", "s,a,x,2017-10-31",
+        's,a,"x"y,2', "s,a,\udcff,2",
     ],
-)
+)  # fmt: skip
 def test_a_row_that_cannot_be_used_is_bad(tmp_path, row):
     path = tmp_path / "a.csv"
     content = f"session_id,role,text,time\ns,a,hi,1\n{row}\ns,b,ho,3\n"

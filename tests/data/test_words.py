@@ -9,13 +9,8 @@ from dcse_tf.data.dialogue import make_splitter
 WORD_KINDS = ("auto", "words", "jieba", "characters")
 ROOT = pathlib.Path(__file__).parents[2]
 TEXTS = [
-    "我的快递到哪了？",
-    "Where is MY parcel?",
-    "iPhone 12 什么时候发货，亲",
-    "don’t",
-    "  \t",
-    "",
-]
+    "我的快递到哪了？", "Where is MY parcel?", "iPhone 12 什么时候发货，亲", "don’t", "  \t", "",
+]  # fmt: skip
 each_kind = pytest.mark.parametrize("kind", WORD_KINDS)
 
 

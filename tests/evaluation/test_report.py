@@ -6,19 +6,9 @@ import numpy as np
 import pytest
 
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation import bootstrap
+from dcse_tf.evaluation import bootstrap, report
 from dcse_tf.evaluation.bootstrap import Difference
 from dcse_tf.evaluation.metrics import Evaluation
-from dcse_tf.evaluation.report import (
-    Comparison,
-    align,
-    compare_results,
-    format_comparisons,
-    format_table,
-    make_result,
-    read_json,
-    write_json,
-)
 
 MAP, MRR = [40.0, 50.0, 60.0, 70.0], [30.0, 100.0, 50.0, 20.0]
 DEGREES = [1.0, 2, 3, 4, 5, 5]
@@ -40,20 +30,20 @@ def rank(more=0.0, size=4, task="response_cosine", source="a/b/c/d.txt", fingerp
     }
     scores = {name: float(np.mean(column)) for name, column in items.items()}
     scores |= {"chance_mrr": 63.9, **extra}
-    return make_result(task, source, fingerprint, Evaluation(scores, items), "3 before")
+    return report.make_result(task, source, fingerprint, Evaluation(scores, items), "3 before")
 
 
 def correlate(cosines, spearman, tie_share=33.3):
     scores = {"spearman": spearman, "chance_spearman": 0.0, "tie_share": tie_share, "pairs": 6.0}
     items = {"degree": np.array(DEGREES), "cosine": np.array(cosines)}
-    return make_result("sts", "sts.txt", "f2", Evaluation(scores, items))
+    return report.make_result("sts", "sts.txt", "f2", Evaluation(scores, items))
 
 
 def test_the_table_has_a_line_a_score_with_its_context_interval_and_chance():
     result = rank()
     low, high = result.intervals["map"]
     assert 40 <= low < 55 < high <= 70
-    lines = format_table([result, correlate(RISING, 100.0), rank(size=1)]).splitlines()
+    lines = report.format_table([result, correlate(RISING, 100.0), rank(size=1)]).splitlines()
     assert lines[0].split() == ["set", "score", "context", "value", "95%", "interval", "chance"]
     assert lines[2].startswith("b/c/d.txt  map       3 before   55.00")
     assert lines[2].endswith(f"{low:.2f} to {high:.2f}   46.00")
@@ -69,7 +59,9 @@ def test_the_table_says_of_how_many_candidates_a_score_is():
     items = {name: np.array(MAP) for name in names}
     scores = dict.fromkeys(names, 55.0) | {f"chance_{name}": 10.0 for name in names}
     evaluation = Evaluation({**scores, **sizes, "tie_share": 0.0}, items)
-    text = format_table([make_result("candidates_own", "a/b/c/test", "f", evaluation)] * 2)
+    text = report.format_table(
+        [report.make_result("candidates_own", "a/b/c/test", "f", evaluation)] * 2
+    )
     assert text.count("own_r1 of 6 ") == text.count("own_r1 of 2 ") == 2
     note = "b/c/test: 3 groups (1 of 5, 2 of 6 candidates); R@k is over the groups of 6, all other"
     assert text.count(note) == 1
@@ -78,8 +70,8 @@ def test_the_table_says_of_how_many_candidates_a_score_is():
 def test_what_was_written_is_read_back_of_an_older_version_too(tmp_path):
     path = tmp_path / "new/folder/scores.json"
     results = [rank(), correlate(FALLING, -100.0)]
-    write_json(path, "模型", {"seed": 3}, results)
-    assert read_json(path) == ("模型", results, {"seed": 3})
+    report.write_json(path, "模型", {"seed": 3}, results)
+    assert report.read_json(path) == ("模型", results, {"seed": 3})
     content = json.loads(path.read_text(encoding="utf-8"))
     assert content["results"][0]["context"] == "3 before"
     assert content["results"][1]["warning"] == results[1].warning()
@@ -87,7 +79,7 @@ def test_what_was_written_is_read_back_of_an_older_version_too(tmp_path):
     del content["results"][0]["context"]
     content["results"][0]["colour"] = "red"  # of another version
     path.write_text(json.dumps(content))
-    assert read_json(path)[1][0].context == ""
+    assert report.read_json(path)[1][0].context == ""
 
 
 @pytest.mark.parametrize(
@@ -106,14 +98,14 @@ def test_what_evaluate_did_not_write_is_named(tmp_path, content):
     path = tmp_path / "scores.json"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(InputError) as caught:
-        read_json(path)
+        report.read_json(path)
     assert str(caught.value).startswith(f"{path}: not a file of results of evaluate")
 
 
 def test_every_score_of_a_common_set_is_compared():
     first = [rank(source="here"), correlate(FALLING, -100.0)]
     second = [correlate(RISING, 100.0), rank(more=5.0, source="there")]
-    found = compare_results(first, second)
+    found = report.compare_results(first, second)
     assert [(c.source, c.score, c.context) for c in found] == [
         ("here", "map", "3 before"),
         ("here", "mrr", "3 before"),
@@ -122,18 +114,18 @@ def test_every_score_of_a_common_set_is_compared():
     # The second less the first: 60 - 55, 45 - 50, 100 - -100.
     assert [(c.first, c.second) for c in found] == [(55, 60), (50, 45), (-100, 100)]
     assert [c.difference.value for c in found] == pytest.approx([5, -5, 200])
-    for comparison in compare_results(first, first):
+    for comparison in report.compare_results(first, first):
         assert comparison.difference == Difference(0, 0, 0, 1)
 
 
 def test_only_scores_of_the_same_set_and_task_and_of_several_items_are_compared():
     for other in ([], [rank(fingerprint="f9")], [rank(task="response_matching")]):
         with pytest.raises(InputError, match="no evaluation set in common"):
-            compare_results([rank()], other)
+            report.compare_results([rank()], other)
     one = rank(fingerprint="f3", size=1)
     with pytest.raises(InputError, match="with two items or more"):
-        compare_results([one], [one])
-    assert len(compare_results([one, rank()], [one, rank()])) == 2
+        report.compare_results([one], [one])
+    assert len(report.compare_results([one, rank()], [one, rank()])) == 2
 
 
 def test_the_table_of_comparisons_has_a_line_a_score():
@@ -141,10 +133,10 @@ def test_the_table_of_comparisons_has_a_line_a_score():
     first = Difference(1.234, -0.5, 3.0, 0.12346)
     second = Difference(-1.0, -2.0, -0.125, 4e-4)
     comparisons = [
-        Comparison(path, "own_r1", "3 before", 50.0, 51.234, first),
-        Comparison("s.txt", "spearman", "", 80.0, 79.0, second),
+        report.Comparison(path, "own_r1", "3 before", 50.0, 51.234, first),
+        report.Comparison("s.txt", "spearman", "", 80.0, 79.0, second),
     ]
-    lines = format_comparisons(comparisons, [0.12346, 8e-4]).splitlines()
+    lines = report.format_comparisons(comparisons, [0.12346, 8e-4]).splitlines()
     assert len({len(line) for line in lines}) == 1
     assert lines[2].startswith(
         "mdc/dev/s.txt  own_r1    3 before  50.00   51.23       +1.23  -0.50"
@@ -157,7 +149,7 @@ def test_the_table_of_comparisons_has_a_line_a_score():
 def test_chinese_takes_two_columns_of_a_terminal():
     rows = [("what", "意图", "turns"), ("退货", "a", "1,234"), ("ok", "，。", "5")]
     # "退货" is as wide as "what"; full-width marks count as letters do.
-    assert align(rows, text_columns=2).splitlines() == [
+    assert report.align(rows, text_columns=2).splitlines() == [
         "what  意图  turns",
         "-----------------",
         "退货  a     1,234",

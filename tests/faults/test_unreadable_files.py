@@ -114,7 +114,7 @@ READERS = {
     "tokenizer_json": Reader("tokenizer.json", lambda path: read_vocabulary(path.parent)),
     "modules": Reader(
         "modules.json",
-        lambda path: sentence_modules.read_modules(path.parent),
+        lambda path: sentence_modules.read_modules(path.parent, 8),
         others={"config.json": b"{}"},
     ),
     "manifest": Reader("manifest.json", lambda path: read_manifest(path.parent)),

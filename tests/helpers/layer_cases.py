@@ -9,14 +9,7 @@ import ml_dtypes
 import numpy as np
 import reference
 
-from dcse_tf.matching.equations import (
-    CosineSimilarity,
-    MaskedMeanPooling,
-    MatchingGuidedEmbedding,
-    NTXent,
-    TurnAggregation,
-    TurnAttention,
-)
+from dcse_tf.matching import equations
 
 DIM, TEMPERATURE = 8, 0.2
 # Tokens of every turn and candidate of a row. The second row has one turn only.
@@ -144,8 +137,8 @@ def attention_weights(kind: str) -> Arrays:
     return weights
 
 
-def build_attention(kind: str, **kwargs) -> TurnAttention:
-    attention = TurnAttention(kind, **kwargs)
+def build_attention(kind: str, **kwargs) -> equations.TurnAttention:
+    attention = equations.TurnAttention(kind, **kwargs)
     attention.build((None, DIM))
     attention.set_weights(attention_weights(kind)[: len(attention.weights)])
     return attention
@@ -153,7 +146,7 @@ def build_attention(kind: str, **kwargs) -> TurnAttention:
 
 def _attentive_layer(kind: str, dtype="float32", **kwargs) -> keras.layers.Layer:
     attention = build_attention(kind, dtype=dtype)
-    return TurnAggregation(attention, dtype=dtype, **kwargs)
+    return equations.TurnAggregation(attention, dtype=dtype, **kwargs)
 
 
 def _attentive_expected(kind: str, batch: Batch) -> np.ndarray:
@@ -199,14 +192,14 @@ def _loss_expected(batch: Batch) -> np.ndarray:
 
 
 def _loss_layer(**kwargs) -> keras.layers.Layer:
-    return NTXent(TEMPERATURE, **kwargs)
+    return equations.NTXent(TEMPERATURE, **kwargs)
 
 
 CASES: Sequence[Case] = (
-    Case("pooling", MaskedMeanPooling, _pooling_inputs, _pooling_expected),
-    Case("matching", MatchingGuidedEmbedding, _matching_inputs, _matching_expected),
-    Case("aggregation", TurnAggregation, _aggregation_inputs, _aggregation_expected),
-    Case("cosine", CosineSimilarity, _cosine_inputs, _cosine_expected, has_padding=False),
+    Case("pooling", equations.MaskedMeanPooling, _pooling_inputs, _pooling_expected),
+    Case("matching", equations.MatchingGuidedEmbedding, _matching_inputs, _matching_expected),
+    Case("aggregation", equations.TurnAggregation, _aggregation_inputs, _aggregation_expected),
+    Case("cosine", equations.CosineSimilarity, _cosine_inputs, _cosine_expected, has_padding=False),
     _attentive_case("attention"),
     _attentive_case("additive_attention"),
     Case("loss", _loss_layer, _loss_inputs, _loss_expected),

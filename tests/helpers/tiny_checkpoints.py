@@ -150,15 +150,10 @@ def train_pieces(folder: pathlib.Path, texts: Iterable[str], size: int) -> None:
     """Writes a SentencePiece model of at most so many pieces as XLM-R has one."""
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(list(texts)),
-        model_writer=written,
-        vocab_size=size,
-        hard_vocab_limit=False,
-        character_coverage=1.0,
-        normalization_rule_name="nmt_nfkc",
-        minloglevel=2,
-        num_threads=1,
-    )
+        sentence_iterator=iter(list(texts)), model_writer=written, vocab_size=size,
+        hard_vocab_limit=False, character_coverage=1.0, normalization_rule_name="nmt_nfkc",
+        minloglevel=2, num_threads=1,
+    )  # fmt: skip
     (folder / "sentencepiece.bpe.model").write_bytes(written.getvalue())
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "XLMRobertaTokenizer"}')
 
@@ -168,14 +163,8 @@ def prepare_for(
 ) -> pathlib.Path:
     """Prepares dialogues for a checkpoint, into `folder / "data"`."""
     options = PrepareOptions(
-        format="jsonl",
-        input=(str(dialogues),),
-        output_dir=str(folder / "data"),
-        vocab=str(start),
-        prefix=prefix,
-        max_sequence_length=longest,
-        dev_fraction=0.2,
-        test_fraction=0.2,
-    )
+        format="jsonl", input=(str(dialogues),), output_dir=str(folder / "data"), vocab=str(start),
+        prefix=prefix, max_sequence_length=longest, dev_fraction=0.2, test_fraction=0.2,
+    )  # fmt: skip
     prepare(options)
     return folder / "data"

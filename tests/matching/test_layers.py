@@ -9,14 +9,7 @@ import tensorflow as tf
 from layer_cases import CASES, DIM, Case, Padding, make_batch
 
 from dcse_tf.errors import InputError
-from dcse_tf.matching.equations import (
-    PAPER,
-    CosineSimilarity,
-    MaskedMeanPooling,
-    NTXent,
-    read_matching,
-    write_matching,
-)
+from dcse_tf.matching import equations
 
 EVERY_CASE = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 PADDED_CASES = pytest.mark.parametrize(
@@ -101,12 +94,12 @@ def test_gradients_are_finite_at_zero(case):
 
 
 def test_nothing_real_pools_to_zero():
-    pooled = MaskedMeanPooling()(tf.ones([1, 2, 3]), tf.zeros([1, 2], tf.bool))
+    pooled = equations.MaskedMeanPooling()(tf.ones([1, 2, 3]), tf.zeros([1, 2], tf.bool))
     np.testing.assert_array_equal(pooled, [[0, 0, 0]])
 
 
 def test_cosine_of_a_zero_vector_is_zero_and_length_does_not_matter():
-    layer = CosineSimilarity()
+    layer = equations.CosineSimilarity()
     vector = tf.constant([[3.0, 4.0]])
     np.testing.assert_array_equal(layer(tf.zeros([1, 2]), vector), [0])
     # [3, 4] and [4, 3]: 24 / 25
@@ -120,13 +113,13 @@ def test_cosine_of_a_zero_vector_is_zero_and_length_does_not_matter():
 def test_loss_of_equal_similarities_is_the_logarithm_of_their_number(temperature):
     # -1 is the lowest cosine there is: masked places must stay below it at any temperature.
     mask = tf.constant([[True, True, True, False, False]])
-    loss = NTXent(temperature)(-tf.ones([1, 5]), mask)
+    loss = equations.NTXent(temperature)(-tf.ones([1, 5]), mask)
     np.testing.assert_allclose(loss, [math.log(3)], rtol=1e-5)
 
 
 def test_an_encoder_with_a_matching_that_was_removed_is_refused(tmp_path):
-    write_matching(tmp_path, PAPER)
-    assert read_matching(tmp_path) == PAPER
+    equations.write_matching(tmp_path, equations.PAPER)
+    assert equations.read_matching(tmp_path) == equations.PAPER
     (tmp_path / "matching.json").write_text('{"kind": "residual"}')
     with pytest.raises(InputError, match=r"matching\.json: .*'residual', which was removed"):
-        read_matching(tmp_path)
+        equations.read_matching(tmp_path)

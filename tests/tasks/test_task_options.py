@@ -85,7 +85,7 @@ def test_segments_share_the_positions_of_the_encoder():
 def test_an_encoder_chosen_by_what_is_not_trained_is_told(caplog):
     for weight in (0.0, 1.0):
         chosen = options(**CSE, cosine_weight=weight)
-        backbone = types.SimpleNamespace(hidden_dim=128)
-        chosen.list_terms(types.SimpleNamespace(options=chosen, backbone=backbone))
+        encoder = types.SimpleNamespace(output_shape=(None, None, 128))
+        chosen.list_terms(types.SimpleNamespace(options=chosen, encoder=encoder))
     (told,) = caplog.messages
     assert told.startswith("`best_metric`=dev/matching_r1 chooses the encoder")

@@ -14,12 +14,7 @@ from dcse_tf.bert import checkpoints, sentence_modules
 from dcse_tf.bert.sentence_modules import SentenceModules
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
-from dcse_tf.matching.equations import (
-    MatchingForm,
-    build_turn_attention,
-    read_matching,
-    write_matching,
-)
+from dcse_tf.matching import equations
 from dcse_tf.options import OptionError
 from dcse_tf.training.merge import RECORD_FILE, MergeOptions, average_tensors, merge
 
@@ -68,8 +63,8 @@ def test_the_average_by_hand():
 def test_the_output_is_an_encoder_with_the_trained_ones_files(pair, tmp_path, run):
     trained = tmp_path / "cls"
     shutil.copytree(pair[1], trained)
-    attention = build_turn_attention("additive_attention", DIM, 5)
-    write_matching(trained, MatchingForm(attention=attention))
+    attention = equations.build_turn_attention("additive_attention", DIM, 5)
+    equations.write_matching(trained, equations.MatchingForm(attention=attention))
     sentence_modules.write_modules(trained, SentenceModules("cls", unit_norm=True), DIM)
     merged = run(trained=str(trained), share=0.25)
     first, second, found = map(read_tensors, (*pair, merged))
@@ -80,7 +75,7 @@ def test_the_output_is_an_encoder_with_the_trained_ones_files(pair, tmp_path, ru
     assert encoder.settings["max_sequence_length"] == 9
     assert encoder.settings["pooling"] == "cls"
     assert encoder.encode(["where is my parcel"]).shape == (1, DIM)
-    attended = read_matching(merged).attention
+    attended = equations.read_matching(merged).attention
     for one, other in zip(attended.variables, attention.variables, strict=True):
         np.testing.assert_array_equal(one, other)
     assert json.loads((merged / RECORD_FILE).read_text()) == {
