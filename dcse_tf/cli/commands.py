@@ -91,7 +91,7 @@ def train(options: Any) -> None:
 
 
 def evaluate(options: Any) -> None:
-    """Prints the table of each set as soon as it is evaluated."""
+    """Prints the table of all sets, and then writes the results."""
     from dcse_tf.evaluation import evaluate as job
     from dcse_tf.evaluation.report import format_table
 

@@ -5,6 +5,7 @@ set is biased upwards. Its score on queries or pairs that were not used for the 
 which is why sets can be split into halves.
 """
 
+import contextlib
 import functools
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from dcse_tf.evaluation import response_selection as selection
 from dcse_tf.evaluation.metrics import Encode, Evaluation, describe_context
 from dcse_tf.evaluation.report import Result, make_result
 from dcse_tf.evaluation.response_selection import Sample, Scores
-from dcse_tf.files import hash_bytes, hash_file
+from dcse_tf.files import atomic_file, hash_bytes, hash_file
 from dcse_tf.input_files import BadLines, resolve_inputs
 from dcse_tf.options import OptionError, Options, option
 from dcse_tf.reading.reranker_files import is_reranker
@@ -135,8 +136,7 @@ def draw_samples(path: pathlib.Path, options: Any, seed: int) -> list[Sample]:
     """Draws the samples of a file of sessions, as many and as long as options say; InputError if it
     has too few different responses.
     """
-    names = ("candidates", "context_turns", "max_samples")
-    settings = {name: getattr(options, name) for name in names}
+    settings = {x: getattr(options, x) for x in ("candidates", "context_turns", "max_samples")}
     samples = selection.make_samples(selection.read_sessions(path), seed=seed, **settings)
     if not samples:
         few = f"too few different responses for `candidates`={options.candidates}"
@@ -177,6 +177,18 @@ def evaluate(
     fails. Raises InputError if a model or a set cannot be used, OutputError if the results cannot
     be written.
     """
+    with contextlib.ExitStack() as stack:
+        if config.output:  # opened before anything long is done
+            partial = stack.enter_context(atomic_file(pathlib.Path(config.output)))
+        results, own = _evaluate(config)
+        show(results)
+        if config.output:
+            report.write_json(partial, config.model, {**config.to_dict(), **own}, results)
+    return results
+
+
+def _evaluate(config: EvaluateOptions) -> tuple[list[Result], Mapping[str, Any]]:
+    """The results, and the model's own settings."""
     # All sets are read first, so that an error in the last does not waste the encoding of others.
     kinds: dict[str, tuple[Callable[..., Any], Callable[..., Evaluation]]] = {
         "retrieval": (retrieval.read_retrieval_set, retrieval.evaluate_retrieval),
@@ -204,11 +216,7 @@ def evaluate(
         for way, found in selection.evaluate_responses(samples, scores, grouped).items():
             context = describe_context(way, turns)
             results.append(make_result(f"{kind}_{way}", str(path), fingerprint, found, context))
-    show(results)
-    if config.output:
-        settings = {**config.to_dict(), **own}
-        report.write_json(pathlib.Path(config.output), config.model, settings, results)
-    return results
+    return results, own
 
 
 def _load(

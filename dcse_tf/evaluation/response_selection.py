@@ -82,12 +82,7 @@ def sample_group(group: CandidateGroup, turns: int = 0) -> Sample:
 
 
 def make_samples(
-    sessions: Sequence[Session],
-    *,
-    candidates: int,
-    context_turns: int,
-    max_samples: int,
-    seed: int,
+    sessions: Sequence[Session], *, candidates: int, context_turns: int, max_samples: int, seed: int
 ) -> list[Sample]:
     """Draws one response per session, and its negatives from the responses of other sessions.
 
@@ -253,10 +248,7 @@ def evaluate_responses(
 
 
 def evaluate_scores(
-    samples: Sequence[Sample],
-    scores: Sequence[np.ndarray],
-    similarity: str,
-    grouped: bool = False,
+    samples: Sequence[Sample], scores: Sequence[np.ndarray], similarity: str, grouped: bool = False
 ) -> Evaluation:
     """R@k, MRR and, of groups, MAP in percent; ties count as the mean over all orders.
 

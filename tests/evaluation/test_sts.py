@@ -37,13 +37,10 @@ def _encoder(cosines: list[float]):
     return lambda sentences: np.array([vectors[sentence] for sentence in sentences])
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "0\ta\tb", "6\ta\tb", "5.01\ta\tb", "nan\ta\tb", "five\ta\tb", "\ta\tb", "3\ta",
-        "3\ta\tb\tc", "a\tb\t3", "3 a b", f"{10**400}\ta\tb",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("line", [
+    "0\ta\tb", "6\ta\tb", "5.01\ta\tb", "nan\ta\tb", "five\ta\tb", "\ta\tb", "3\ta",
+    "3\ta\tb\tc", "a\tb\t3", "3 a b", f"{10**400}\ta\tb",
+])  # fmt: skip
 def test_a_malformed_line_is_named(tmp_path, line):
     path = _write(tmp_path, [LINES[0], line, LINES[1]])
     with pytest.raises(InputError, match=r"sts\.txt:2: ") as caught:
