@@ -24,9 +24,7 @@ _WITH_CHANCE = ("matching", "next_session", "incoherence", "consistency")
 _OF_ANY_TASK = ("auxiliary_weight", "auxiliary_fade", "auxiliary_reads")
 _OF_TASKS = {"next_session": "share_head", "consistency": "consistency"}
 _OF_LSTM = ("lstm_units", "lstm_embedding_size")
-_OF_BERT = (
-    *("speaker_embeddings", "freeze_layers", "freeze_embeddings", "lora_rank", "compute_dtype"),
-)
+_OF_BERT = "speaker_embeddings", "freeze_layers", "freeze_embeddings", "lora_rank", "compute_dtype"
 
 
 @register_task

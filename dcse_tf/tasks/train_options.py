@@ -4,6 +4,7 @@ Commands import the tasks for their options and must answer --help at once, so t
 import TensorFlow.
 """
 
+import os
 import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Self
@@ -255,8 +256,8 @@ class TrainOptions(
         """Refuses missing, unusable or contradictory sources of the initial weights."""
         if bool(self.encoder) == bool(self.encoder_size):
             raise OptionError("give either `encoder` (a checkpoint) or `encoder_size` (random)")
-        run_dir = self.run_dir.rstrip("/")
-        if self.encoder.rstrip("/") in (run_dir, f"{run_dir}/encoder"):
+        run_dir, start = map(os.path.realpath, (self.run_dir, self.encoder))
+        if self.encoder and {run_dir, f"{run_dir}/encoder"} & {start, f"{start}/encoder"}:
             self.refuse("run_dir", "contains the encoder to start from and would overwrite it")
 
     def resolve(self, manifest: "Manifest", positions: int = 512) -> Self:

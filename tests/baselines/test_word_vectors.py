@@ -52,18 +52,15 @@ def test_a_word_cut_inside_a_character_is_another_word(tmp_path):
     assert (len(rows), matrix[rows["ab"]].tolist()) == (2, [1, 2])
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("gone.txt", None), ("a.txt", b""), ("a.txt", b"hello world\n"),
-        ("a.txt", b"2 3\na 1 2 3\nb 1 x 3\n"), ("a.txt", b"2 3\na 1 2 3\n"),
-        ("a.txt", b"a 1 2 3\nb 1 2\n"), ("a.txt", b"99999999999 99999999999\na 1 2 3\n"),
-        ("a.txt", b"a\t1\t2\t3\nb\t1\t2\t3\n"), ("a.txt.gz", GLOVE.encode()),
-        ("a.bin", GLOVE.encode()), ("a.bin.gz", b"3 3\n"), ("a.json", b'{"a": [1, 2], "b": [1]}'),
-        ("a.json", b'{"a": 3}'), ("a.json", b"[[1, 2]]"), ("a.json", b"{"),
-        ("a.npz", b"PK\x03\x04 no archive"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "content"), [
+    ("gone.txt", None), ("a.txt", b""), ("a.txt", b"hello world\n"),
+    ("a.txt", b"2 3\na 1 2 3\nb 1 x 3\n"), ("a.txt", b"2 3\na 1 2 3\n"),
+    ("a.txt", b"a 1 2 3\nb 1 2\n"), ("a.txt", b"99999999999 99999999999\na 1 2 3\n"),
+    ("a.txt", b"a\t1\t2\t3\nb\t1\t2\t3\n"), ("a.txt.gz", GLOVE.encode()),
+    ("a.bin", GLOVE.encode()), ("a.bin.gz", b"3 3\n"), ("a.json", b'{"a": [1, 2], "b": [1]}'),
+    ("a.json", b'{"a": 3}'), ("a.json", b"[[1, 2]]"), ("a.json", b"{"),
+    ("a.npz", b"PK\x03\x04 no archive"),
+])  # fmt: skip
 def test_a_file_of_another_form_than_its_name_says_is_named(tmp_path, name, content):
     if content is not None:
         (tmp_path / name).write_bytes(content)
