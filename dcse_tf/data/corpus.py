@@ -59,7 +59,7 @@ class CorpusOptions(Options):
         0, "Bad lines to skip before the job stops; they are named and counted.", minimum=0
     )
     max_sessions: int = option(
-        0, "Stop reading after this many sessions (in a table: rows). 0: all.", minimum=0
+        0, "Stop after this many sessions (with csv and tsv: sentences). 0: all.", minimum=0
     )
 
     def __post_init__(self) -> None:
@@ -231,6 +231,8 @@ def join_session(
     turns = [Utterance(role, strip(text), *labels) for role, text, *labels in turns]
     spoken = make_session(session_id, turns, join=False).turns
     dropped["empty_utterances"] += len(turns) - len(spoken)
+    if given and not make_session(session_id, turns[-1:]).turns:  # a response of HTML alone
+        spoken = ()
     if config.alternate_roles:
         spoken = tuple(turn._replace(role="ab"[n % 2]) for n, turn in enumerate(spoken))
     joined = spoken

@@ -464,6 +464,5 @@ def _pair_with_turn(step: DialogueStep, highest: int) -> Segments:
     same = step.samples["utterances"] == tf.gather(step.utterances, stranger)[:, None]
     known = tf.reduce_any(same, axis=1)
     weights = tf.cast((labels != _RANDOM) | ~known, tf.float32)
-    contexts = tf.ragged.range(step.starts, true)
     targets = {"labels": labels, "weights": weights}
-    return Segments(contexts, pairs.put_apart(second), targets)
+    return Segments(tf.ragged.range(step.starts, true), pairs.put_apart(second), targets)

@@ -194,12 +194,8 @@ def test_a_record_has_the_negatives_of_its_last_turn(tmp_path):
 
 
 def test_equal_texts_have_equal_fingerprints_and_pieces_of_a_dialogue_one_session(tmp_path):
-    groups = [
-        make_group(0, ["s1 t2", "s5 t0"]),
-        make_group(1, ["s0 t2", "s5 t0"]),
-        make_group(1, context=1),
-    ]
-    manifest = prepare(tmp_path, *groups, shards=1)
+    groups = [make_group(n, [f"s{1 - n} t2", "s5 t0"]) for n in (0, 1)]
+    manifest = prepare(tmp_path, *groups, make_group(1, context=1), shards=1)
     records = read_records(tmp_path, manifest)
     parsed = list(map(parse_session, records))
     said = [session["utterances"].numpy()[-1] for session in parsed]
@@ -236,14 +232,15 @@ def test_negatives_that_the_encoder_cannot_tell_apart_are_left_out(tmp_path):
         make_group(0, ["S0 T2", "s7 t1", "\ufffd", "s7  t1", "s6 t0"]),
         make_group(1, ["s1 t2"]),
         make_group(2, candidates=["\ufffd", "s7 t1"], labels=[1, 0]),
+        make_group(3, candidates=["<br>", "s7 t1"], labels=[1, 0]),
     ]
-    manifest = prepare(tmp_path, *groups)
+    manifest = prepare(tmp_path, *groups, strip_html=True)
     (record,) = read_records(tmp_path, manifest)
     assert parse_given(record)["token_ids"].to_list() == [turn_ids(7, 1), turn_ids(6, 0)]
     left_out = {name: count for name, count in manifest.dropped.items() if count}
     assert left_out == {
-        "empty_negatives": 1, "repeated_negatives": 3,
-        "sessions_without_negative": 1, "sessions_without_response": 1,
+        "empty_negatives": 1, "repeated_negatives": 3, "empty_utterances": 1,
+        "sessions_without_negative": 1, "sessions_without_response": 2,
     }  # fmt: skip
 
 

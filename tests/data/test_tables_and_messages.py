@@ -83,10 +83,8 @@ def test_rows_are_gathered_over_files_and_sorted_by_time(tmp_path):
     random.Random(0).shuffle(rows)
     lines = [f"{session},u,{text},{time}" for session, time, text in rows]
     header = "session_id,role,text,time"
-    paths = [
-        write_csv(tmp_path / "a.csv", header, *lines[:100]),
-        write_csv(tmp_path / "b.csv", header, *lines[100:]),
-    ]
+    parts = {"a.csv": lines[:100], "b.csv": lines[100:]}
+    paths = [write_csv(tmp_path / name, header, *own) for name, own in parts.items()]
     ordered = sorted(rows, key=lambda row: (row[0], row[1]))
     found = texts(*paths)
     assert [(name, text) for name, own in found.items() for text in own] == [
@@ -102,7 +100,7 @@ def test_rows_are_gathered_over_files_and_sorted_by_time(tmp_path):
         ("2017-10-31", "2017-10-31 22:10:47", "2017-10-31T22:10:47.5"),
         ("2017-10-31T22:10:47+02:00", "2017-10-31T21:10:47Z", "2017-10-31 22:00:00 UTC"),
         ("Tue Oct 31 23:10:47 +0200 2017", "Tue Oct 31 22:10:47 +0000 2017", "2017-11-01T00Z"),
-        ("Tue, 31 Oct 2017 23:10:47 +0200", "31 Oct 2017 22:10:47 +0000", "2017-10-31T22:10:48Z"),
+        ("Tue, 31 Oct 2017 23:10:47 +0200", "31 Oct 2017 22:10:47 UTC", "2017-10-31T22:10:48Z"),
     ],
 )
 def test_times_are_put_in_order(tmp_path, times):
@@ -111,6 +109,8 @@ def test_times_are_put_in_order(tmp_path, times):
         path = write_csv(tmp_path / "a.csv", "session_id,role,text,time", *lines)
         assert texts(path) == {"1": ["0", "1", "2"]}
     assert reading.parse_time("1970-01-01T01:00:00.000001+01:00") == ("a time with its zone", 1e-6)
+    with pytest.raises(ValueError, match="2017-10-31 22:10:47, found 'Oct 31, 2017 1:10 PM'"):
+        reading.parse_time("Oct 31, 2017 1:10 PM")  # not at 1:10
 
 
 @pytest.mark.parametrize(
@@ -134,6 +134,7 @@ def test_a_row_that_cannot_be_used_is_bad(tmp_path, row):
     [
         ("session,role,text", (), "no column 'session_id'"),
         ("session_id,role,text,text", (), "no single column 'text'"),
+        ("session_id,text,time,time", (), "no single column 'time'"),
         ("session_id,role,text", ("time:at",), "no column 'at' of turns for time"),
         ("", (), "the columns are 1, 2, 3"),
     ],
@@ -223,14 +224,15 @@ def test_lines_and_arrays_of_messages_are_read(tmp_path, content):
     [
         '{"dialog": ["hi", "ho"]}',
         '[["hi", "ho"], ["hi"]]',
-        '["hi", "ho"]\n["hi"]',
+        '["hi", "ho"]\n["hi"]', '[]\n["hi", "ho"]\n["hi"]',
         '{"turns": [{"text": "hi"}, {"text": "ho"}]}',
     ],
-)
+)  # fmt: skip
 def test_lists_without_roles_are_read_where_they_alternate(tmp_path, content):
     (tmp_path / "f").write_text(content)
-    found = read(tmp_path / "f", format="messages", alternate_roles=True)[0]
-    assert list(found.values()) == [[("", "hi"), ("", "ho")], [("", "hi")]][: len(found)]
+    every = read(tmp_path / "f", format="messages", alternate_roles=True)[0]
+    found = list(filter(None, every.values()))
+    assert found == [[("", "hi"), ("", "ho")], [("", "hi")]][: len(found)]
     with pytest.raises(InputError, match="`alternate_roles`"):
         read(tmp_path / "f", format="messages")
 

@@ -3,7 +3,6 @@
 import contextlib
 import csv
 import datetime
-import email.utils
 import functools
 import io
 import itertools
@@ -11,6 +10,7 @@ import math
 import operator
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 from dcse_tf.data.dialogue import Utterance
@@ -223,7 +223,7 @@ def read_messages(
         return convert(rows, parse, path, bad_lines)
     line, _, rest = _read_head(path, bad_lines).partition("\n")
     try:  # whether the file is one array, and not one with an array a line
-        is_array = line.startswith("[") and not (parse_json(line) and rest.strip())
+        is_array = line.startswith("[") and (parse_json(line) is None or not rest.strip())
     except ValueError:  # the array goes on
         is_array = True
     if is_array:
@@ -366,15 +366,15 @@ def choose_columns(found: Sequence[str], columns: Mapping[str, str], where: str)
     if one is missing, or there twice, with `where` as the table's name.
     """
     own = {name: columns.get(name, name) for name in NAMES}
-    for name in dict.fromkeys([*columns, "session_id", "text"]):
+    there = [name for name, column in own.items() if column in found]
+    for name in dict.fromkeys([*columns, "session_id", "text", *there]):
         if name not in own or found.count(own[name]) != 1:
-            fault = "no" if columns.get(name, name) not in found else "no single"
+            column, listed = columns.get(name, name), ", ".join(found)[:500] or "none"
             raise InputError(
-                f"{where}: {fault} column {columns.get(name, name)!r} of turns for {name}; the "
-                f"columns are {', '.join(found)[:500] or 'none'}; `columns`={name}:COLUMN names "
-                "another"
+                f"{where}: no{' single' * (column in found)} column {column!r} of turns for {name};"
+                f" the columns are {listed}; `columns`={name}:COLUMN names another"
             )
-    return {name: column for name, column in own.items() if found.count(column) == 1}
+    return {name: own[name] for name in there}
 
 
 def _name(value: Any) -> str:
@@ -395,11 +395,12 @@ def parse_time(value: object) -> tuple[str, int | float]:
         number = int(text) if text.lstrip("+-").isdecimal() else float(text)
         if math.isfinite(number):
             return "a number", number
-    when = None
-    for read in (datetime.datetime.fromisoformat, email.utils.parsedate_to_datetime):
+    when, iso = None, text.replace(" UTC", "+00:00")
+    for read, told in ((datetime.datetime.fromisoformat, iso), (parsedate_to_datetime, text)):
         with contextlib.suppress(ValueError, TypeError, OverflowError):
-            when = when or read(text.replace(" UTC", "+00:00"))
-    if when is None:
+            when = when or read(told)
+    # The reader of mails passes over what it does not know, so that 1:10 PM would be 1:10.
+    if when is None or {"am", "pm"} & {*text.lower().replace(".", "").split()}:
         raise ValueError(
             f"expected a number or a time such as 2017-10-31 22:10:47, found {text[:40]!r}"
         )
