@@ -2,12 +2,13 @@
 
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from dcse_tf.bert.encoder_options import ModelOptions
 from dcse_tf.data.dialogue import Context
-from dcse_tf.encoder.load import find_folder
+from dcse_tf.encoder.load import load_backend
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.response_selection import read_sessions
 from dcse_tf.files import atomic_directory
@@ -108,8 +109,6 @@ def decompose(
 
 def explain(config: ExplainOptions) -> str:
     """Explains a response's similarity to its context: writes a page, and returns a summary."""
-    from dcse_tf.encoder.graph import load_graph
-
     # The session is read first, so that its errors appear before the model is loaded.
     sessions = read_sessions(pathlib.Path(config.input))
     chosen = [each for each in sessions if config.session in ("", each.session_id)]
@@ -127,7 +126,7 @@ def explain(config: ExplainOptions) -> str:
         config.refuse("context_side", f"there is no turn before the `response`={response}")
 
     with atomic_directory(pathlib.Path(config.output_dir), config.overwrite) as folder:
-        backend = load_graph(find_folder(config.model, "model"))
+        backend: Any = load_backend(ModelOptions(model=config.model))
         if backend.match is None:
             raise InputError(
                 f"`model`={config.model}: has only sentence embeddings; expected an encoder "

@@ -11,7 +11,7 @@ from dcse_tf.bert import checkpoints, sentence_modules
 from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.records import sample_utterances
 from dcse_tf.encoder.graph import EncoderGraph, load_graph
-from dcse_tf.encoder.load import resolve_transformer
+from dcse_tf.encoder.load import refuse_reranker, resolve_transformer
 from dcse_tf.files import atomic_directory
 from dcse_tf.progress import Progress
 
@@ -25,6 +25,7 @@ def fit_baseline(options: registry.BaselineOptions) -> str:
         corpus = pooling = None
         if isinstance(options, registry.FittedToEmbeddings):
             source = resolve_transformer(options.encoder, "encoder")
+            refuse_reranker(source, options.encoder, "encoder")
             encoder = load_graph(source, options, options.batch_tokens)
             embed = functools.partial(_embed_corpus, options, encoder)
             corpus, pooling = types.SimpleNamespace(embeddings=embed), encoder.pooling

@@ -12,6 +12,7 @@ from dcse_tf.evaluation import bootstrap, retrieval
 from dcse_tf.evaluation.metrics import Encode
 from dcse_tf.evaluation.response_selection import read_sessions
 from dcse_tf.evaluation.surroundings import build_surroundings_set
+from dcse_tf.reading.reranker_files import is_reranker
 from dcse_tf.tasks.spec import Setup
 from dcse_tf.training.merge import MergeOptions, merge
 
@@ -68,11 +69,11 @@ def give_verdict(setup: Setup, run_dir: pathlib.Path) -> Verdict | None:
     """Compares a run's encoder with its start, and with a merge of both, on the dev dialogues.
 
     The start compares the surroundings. Writes the set to the run's surroundings.txt, by which
-    `dcse evaluate --retrieval` scores any other encoder. None without a start, or with too few dev
-    dialogues.
+    `dcse evaluate --retrieval` scores any other encoder. None without a start, from a re-ranker, or
+    with too few dev dialogues.
     """
-    options, trained = setup.options, run_dir / ENCODER_FOLDER
-    if not (options.encoder and options.dev_samples) or options.end_of_turn:
+    options, source, trained = setup.options, setup.source, str(run_dir / ENCODER_FOLDER)
+    if not (source and options.dev_samples) or options.end_of_turn or is_reranker(source):
         return None
     # Both read as many tokens as the training did, after its prefix.
     length, prefix = setup.manifest.max_sequence_length, setup.vocabulary.prefix
@@ -90,8 +91,7 @@ def give_verdict(setup: Setup, run_dir: pathlib.Path) -> Verdict | None:
     retrieval.write_retrieval_set(run_dir / SET_FILE, turns)
 
     with tempfile.TemporaryDirectory() as folder:
-        both = {"start": options.encoder, "trained": str(trained)}
-        merge(MergeOptions(**both, output_dir=folder, overwrite=True))
+        merge(MergeOptions(start=str(source), trained=trained, output_dir=folder, overwrite=True))
         merged = SentenceEncoder.load(folder)
     encoders = start, SentenceEncoder.load(trained), merged
     before, *after = (retrieval.evaluate_retrieval(turns, embed(each)) for each in encoders)

@@ -192,10 +192,13 @@ def test_what_a_baseline_cannot_be_asked_for_is_one_error(baselines, tmp_path):
 
 
 def test_a_fault_of_the_input_leaves_no_folder(bert, data_dir, baselines, tmp_path):
+    reranker = shutil.copytree(bert, bert.with_name("reranker"))
+    (reranker / "reranker.json").touch()
     for settings, message in [
         ({"data_dir": str(tmp_path)}, "manifest.json: no such file"),
         ({"encoder": "./nowhere"}, "`encoder`=./nowhere: expected a checkpoint"),
         ({"encoder": str(baselines["flow"])}, "is a fitted baseline"),
+        ({"encoder": str(reranker)}, "`encoder`=.* is a re-ranker"),
         ({"max_sentences": 1}, "expected at least two distinct utterances"),
         ({"dimensions": 65}, "`dimensions`=65"),
         ({"max_sequence_length": 999}, "512 positions"),

@@ -236,15 +236,11 @@ def test_a_baseline_without_an_encoder_embeds_and_matches_nothing(tmp_path):
         averages.project(np.zeros([1, 2]), "context")
 
 
-@pytest.mark.parametrize(
-    ("texts", "place"),
-    [
-        (None, "texts"), (b"ok", "texts"), ({"ok": 1}, "texts"), (np.array([["a", "b"]]), "texts"),
-        (["ok", None], r"texts\[1\]"), (["ok", "ok", 3.5], r"texts\[2\]"),
-        ([["ok"]], r"texts\[0\]"), (["ok", "\ud800"], r"texts\[1\]"),
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize(("texts", "place"), [
+    (None, "texts"), (b"ok", "texts"), ({"ok": 1}, "texts"), (np.array([["a", "b"]]), "texts"),
+    (["ok", None], r"texts\[1\]"), (["ok", "ok", 3.5], r"texts\[2\]"),
+    ([["ok"]], r"texts\[0\]"), (["ok", "\ud800"], r"texts\[1\]"),
+], ids=str)  # fmt: skip
 def test_what_is_no_text_is_named_with_its_place(encoder, texts, place):
     with pytest.raises((TypeError, ValueError), match=f"^{place}: "):
         encoder.encode(texts)

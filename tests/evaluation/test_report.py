@@ -82,18 +82,11 @@ def test_what_was_written_is_read_back_of_an_older_version_too(tmp_path):
     assert report.read_json(path)[1][0].context == ""
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "{",
-        "[1]",
-        '{"model": "a", "results": 3}',
-        '{"model": "a", "results": []}',
-        '{"model": "a", "results": [], "settings": 3}',
-        '{"model": "a", "results": [{"task": "sts", "source": "s", "scores": {}}], "settings": {}}',
-        b"\xff\xfe",
-    ],
-)
+@pytest.mark.parametrize("content", [
+    "{", "[1]", b"\xff\xfe", '{"model": "a", "results": 3}', '{"model": "a", "results": []}',
+    '{"model": "a", "results": [], "settings": 3}',
+    '{"model": "a", "results": [{"task": "sts", "source": "s", "scores": {}}], "settings": {}}',
+])  # fmt: skip
 def test_what_evaluate_did_not_write_is_named(tmp_path, content):
     path = tmp_path / "scores.json"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())

@@ -83,6 +83,7 @@ def folder(backbone, tmp_path_factory):
     """model/ with turn attention, and sessions.jsonl."""
     folder = tmp_path_factory.mktemp("explain")
     save_checkpoint(folder / "model", backbone)
+    (save_checkpoint(folder / "reranker", backbone) / "reranker.json").touch()
     attention = build_turn_attention("attention", DIM, 5)
     write_matching(folder / "model", MatchingForm(attention=attention))
     sessions = {"one": ["alone"], "s<1>": TEXTS, "later": ["a", "b"]}
@@ -123,10 +124,12 @@ def test_the_job_writes_a_page_of_the_first_session_s_middle_turn(folder):
         ({"response": 5}, OptionError, "`response`=5"),
         ({"response": 0, "context_side": "before"}, OptionError, "`context_side`"),
         ({"model": "./none"}, InputError, r"`model`=\./none"),
+        ({"model": "reranker"}, InputError, "`model`=reranker: is a re-ranker"),
         ({"input": "none.jsonl"}, InputError, r"none\.jsonl"),
     ],
 )
-def test_a_fault_is_named_and_leaves_what_was_there(folder, settings, error, field):
+def test_a_fault_is_named_and_leaves_what_was_there(folder, settings, error, field, monkeypatch):
+    monkeypatch.chdir(folder)
     _, before = run(folder)
     with pytest.raises(error, match=field):
         run(folder, **settings)

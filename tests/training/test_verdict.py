@@ -1,6 +1,7 @@
 """The verdict on a trained encoder: its rule, and a run that ends with it."""
 
 import pathlib
+from types import SimpleNamespace
 
 import pytest
 from tiny_bert import build_backbone, save_checkpoint
@@ -38,6 +39,12 @@ def test_what_is_not_certainly_better_is_not_advised(trained, merged, advice):
     found = Verdict(20.0, trained, merged, 500)
     assert found.advice == advice
     assert f"trained {trained.value:+.1f}" in found.describe()
+
+
+def test_a_re_ranker_is_no_start_to_compare_with(tmp_path):
+    (tmp_path / "reranker.json").touch()
+    options = SimpleNamespace(encoder="start", dev_samples=8, end_of_turn=False)
+    assert verdict.give_verdict(SimpleNamespace(options=options, source=tmp_path), tmp_path) is None
 
 
 @pytest.fixture(scope="module")
