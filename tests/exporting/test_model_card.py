@@ -18,13 +18,8 @@ def run_dir(trained_run, tmp_path):
 
 
 def make_card(run_dir, **settings):
-    folder = dcse_tf.export(
-        run_dir=run_dir,
-        output_dir=run_dir.parent / "export",
-        format="sentence_transformers",
-        overwrite=True,
-        **settings,
-    )
+    to = {"output_dir": run_dir.parent / "export", "overwrite": True}
+    folder = dcse_tf.export(run_dir=run_dir, format="sentence_transformers", **to, **settings)
     return (folder / "README.md").read_text()
 
 
@@ -58,10 +53,11 @@ def test_only_what_training_changed_is_called_trained(run_dir):
     card = make_card(run_dir)
     assert "unchanged" in card
     assert "with the task" not in card
-    change(run_dir / "encoder/training.json", step=5)
+    change(run_dir / "encoder/training.json", step=5, scores={"dev/loss": 2.5, "dev/accuracy": 0.5})
     change(run_dir / "config.json", task="mlm")
     card = make_card(run_dir)
     assert "with the task mlm." in card
+    assert "in percent but for dev/loss" in card
     assert "DialogueCSE" not in card
     card = make_card(run_dir / "encoder")
     assert "Training" not in card

@@ -104,6 +104,7 @@ def test_an_export_embeds_as_means_of_its_table(folders):
     assert (config["normalize"], config["max_length"]) == (True, None)
     card = (folder / "model_card.md").read_text()
     assert "| longest sentence | any, nothing is cut off |" in card
+    assert "| length | unit |" in card
     assert "in place of the encoder" in card
 
 
