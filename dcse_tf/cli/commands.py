@@ -25,7 +25,7 @@ from dcse_tf.files import atomic_file
 from dcse_tf.input_files import BadLines, read_lines, resolve_inputs
 from dcse_tf.options import OptionError, Options, show
 
-HELP = {"--help", "-h", "-help", "help"}
+HELP = {"--help", "-h", "-help"}  # or, in place of a job or of its flags, "help"
 # Groups of options in their order, those of plug-ins follow; and headings other than their names.
 _GROUPS = (
     *("main", "batches and context", "", "encoder", "optimizer", "evaluation"),
@@ -137,11 +137,12 @@ def search(options: Any) -> None:
         lines = (text for path in paths for _, text in read_lines(path, BadLines()))
         given = [text for text in lines if not is_blank(text)]
     written = options.output not in ("", "-")
-    with open_searcher(options) as searcher, contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
         file = sys.stdout
-        if written:
+        if written:  # before the index is built, which takes long
             partial = stack.enter_context(atomic_file(pathlib.Path(options.output)))
             file = stack.enter_context(partial.open("w", encoding="utf-8"))
+        searcher = stack.enter_context(open_searcher(options))
         # The sender of a line of standard input may wait for its answer.
         asked = (query for query in _read_queries() if not is_blank(query))
         single = ((query, searcher.answer([query])[0]) for query in asked)
@@ -314,8 +315,7 @@ def describe_job(job: str, arguments: Sequence[str]) -> str:
             groups.setdefault(field.metadata["group"], []).append(_describe_option(field))
     presets = list_presets(job)
     first = groups["main"] or groups[""]
-    first += [_format("--preset=", _PRESET)] if presets else []
-    first.append(_format("--flagfile=", _FLAG_FILE))
+    first += [_format("--preset=", _PRESET)] * bool(presets) + [_format("--flagfile=", _FLAG_FILE)]
     for group, flags in groups.items():
         heading = _HEADINGS.get(group, group.capitalize()) if groups["main"] else "Flags"
         parts += ["\n".join([f"{heading}:", *flags])] if flags else []
@@ -373,7 +373,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments = sys.argv[1:]
     job, *flags = arguments or ["--help"]
     try:
-        if job in HELP:
+        if job in {*HELP, "help"}:
             print(list_jobs())
         elif job == "--version":
             print(importlib.metadata.version("dcse_tf"))
@@ -401,8 +401,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(job: str, flags: Sequence[str]) -> None:
-    if HELP & {*flags}:
-        print(describe_job(job, [flag for flag in flags if flag not in HELP]))
+    if HELP & {*flags} or flags == ["help"]:
+        print(describe_job(job, [flag for flag in flags if flag not in {*HELP, "help"}]))
         return
     run, options = JOBS[job].run, parse_flags(load_options(job), job, flags)
     options.check_files()

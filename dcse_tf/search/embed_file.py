@@ -93,8 +93,7 @@ def embed(config: EmbedOptions) -> tuple[int, int]:
         # The values that the encoder resolved, so that messages show the actual pooling and length.
         used = {**config.to_dict(), "truncate_dim": None, **encoder.settings}
         settings = {f"`{name}`": used[name] for name in _DECISIVE}
-        model = encoder.fingerprint()
-        made_from = {"`input`": described, "contents of `model`": model, **settings}
+        made_from = {"`input`": described, "contents of `model`": encoder.fingerprint(), **settings}
         lines = sum(1 for _ in iterate_bare_lines(source))
         if not lines:
             raise InputError(f"`input`={source}: no lines")

@@ -152,8 +152,7 @@ class Searcher:
         for hits, row in zip(found, scores, strict=True):
             sums = row + weight * np.array([hit.cosine for hit in hits])
             # Of equal ones, the nearer first.
-            order = np.argsort(-sums, kind="stable")[: config.top]
-            order = order[: config.top * (sums.max() > least)]
+            order = np.argsort(-sums, kind="stable")[: config.top * (sums.max() > least)]
             answers.append(
                 [
                     dataclasses.replace(hits[place], rank=rank, score=float(row[place]))
@@ -212,10 +211,13 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
         if build and not config.corpus:
             raise InputError(f"`index`={folder}: no such index; give `corpus` to build it from")
 
+        # All is loaded before the index is built, which takes long.
         encoder = load_first_stage(config, config.find)
-        reranker = None  # loaded before the index is built, which takes long
-        if config.reranker:
-            reranker = Reranker.from_options(config, "reranker")
+        reranker = Reranker.from_options(config, "reranker") if config.reranker else None
+        calibration: Calibration | None = None
+        if config.calibration:
+            made_from = describe_stages(config.find, encoder, reranker)
+            calibration = Calibration.read(config.calibration, made_from)
         # The fingerprint covers the settings, which are listed so that messages can name them.
         now: dict[str, Any] = {
             layout.INDEX_TYPE: config.index_type,
@@ -237,10 +239,6 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
             f"`index`={folder}: was built with other settings or inputs",
             "give the same, another `index`, or `overwrite` to build it anew",
         )
-        calibration = None
-        if config.calibration:
-            made_from = describe_stages(config.find, encoder, reranker)
-            calibration = Calibration.read(config.calibration, made_from)
         yield Searcher(config, index, encoder, reranker, calibration)
 
 

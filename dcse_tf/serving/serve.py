@@ -81,7 +81,8 @@ def listen(options: ServeOptions) -> socket.socket:
     """A socket that listens on the server's address, so that connections wait from now on; raises
     InputError if the port is taken, or there is no such address.
     """
-    with name_input(f"`host`={options.host}, `port`={options.port}: cannot listen there", OSError):
+    problem = f"`host`={options.host}, `port`={options.port}: cannot listen there"
+    with name_input(problem, OSError, UnicodeError):
         family, kind, protocol, _, address = socket.getaddrinfo(
             options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
@@ -111,8 +112,7 @@ def make_app(options: ServeOptions) -> "fastapi.FastAPI":
     if reranker:
         reranker.rank("hello", ["hello"])
     if options.calibration and reranker:
-        made_from = {"`reranker`": reranker.fingerprint()}
-        calibration = Calibration.read(options.calibration, made_from)
+        calibration = Calibration.read(options.calibration, {"`reranker`": reranker.fingerprint()})
         service.none_below = calibration.threshold(options.false_accepts)
     if options.clusters:
         service.clusters = Clusters.load(options.clusters, service.encoder)

@@ -19,7 +19,7 @@ from dcse_tf.data.formats import FORMATS, Format
 from dcse_tf.data.formats.reading import Sessions, read_table
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.retrieval import Query, RetrievalSet, write_retrieval_set
-from dcse_tf.files import refuse_existing
+from dcse_tf.files import atomic_file
 from dcse_tf.input_files import BadLines
 from dcse_tf.options import option
 from dcse_tf.progress import Progress
@@ -247,21 +247,21 @@ def build_retrieval(config: BuildRetrievalOptions) -> str:
     """Builds a retrieval set from labelled sentences and writes it; returns what was built and what
     was left out.
     """
-    output = pathlib.Path(config.output)
-    refuse_existing(output, config.overwrite)
     split = make_splitter("auto")
-    labelled, left_out = _label_sentences(config, split)
-    drawn, not_drawn = sample_balanced(
-        labelled, config.sentences, config.seed, config.min_label_sentences
-    )
-    if not drawn:
-        raise InputError(
-            f"`input`={','.join(config.input)}: no label with `min_label_sentences`="
-            f"{config.min_label_sentences} sentences: {len(labelled)} sentences with one label, "
-            f"{left_out['without_label']} without, {not_drawn['under_two_labels']} under several"
+    with atomic_file(pathlib.Path(config.output), config.overwrite) as partial:
+        labelled, left_out = _label_sentences(config, split)
+        drawn, not_drawn = sample_balanced(
+            labelled, config.sentences, config.seed, config.min_label_sentences
         )
-    found, dropped = build_retrieval_set(drawn, split, config.candidates, config.max_positives)
-    write_retrieval_set(output, found)
+        if not drawn:
+            raise InputError(
+                f"`input`={','.join(config.input)}: no label with `min_label_sentences`="
+                f"{config.min_label_sentences} sentences: {len(labelled)} sentences with one "
+                f"label, {left_out['without_label']} without, {not_drawn['under_two_labels']} "
+                "under several"
+            )
+        found, dropped = build_retrieval_set(drawn, split, config.candidates, config.max_positives)
+        write_retrieval_set(partial, found)
     positives = np.mean([len(query.positives) for query in found.queries])
     negatives = np.mean([len(query.negatives) for query in found.queries])
     told = ", ".join(f"{n} {what}" for what, n in {**left_out, **not_drawn, **dropped}.items())

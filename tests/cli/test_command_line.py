@@ -133,6 +133,8 @@ REFUSED = [
     ("train --flagfile=none", "--flagfile=none"),
     ("evaluate --model=run --sts=a,,b", "--sts=a,,b"),
     ("embed --model=run --output=o --input=caf\udce9", r"--input=caf\udce9"),
+    ("search --model=run --index=i --query help --top=0", "--top=0"),
+    ("serve --model=run --host=.example", "--host=.example"),
 ]
 
 

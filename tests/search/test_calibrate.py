@@ -96,7 +96,8 @@ def test_a_calibration_of_other_models_is_refused(folder, tmp_path):
     models = [f"--model={folder}/model", f"--reranker={folder}/reranker"]
     given = [f"--calibration={tmp_path}/it.json", f"--corpus={folder}/texts.txt"]
     with pytest.raises(SystemExit, match=r"--calibration=.*it.json: is of other models: `?.*model"):
-        main(["search", *models, *given, "--query=ok"])
+        main(["search", *models, *given, "--query=ok", f"--index={tmp_path}/index"])
+    assert not (tmp_path / "index").exists()
     (tmp_path / "broken.json").write_text('{"wrong": 3}')
     with pytest.raises(InputError, match=r"broken.json: not what calibrate writes"):
         dcse_tf.Calibration.read(tmp_path / "broken.json")

@@ -20,17 +20,7 @@ from dcse_tf.matching.heads import build_heads
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.search import index as layout
 from dcse_tf.search import searcher as job
-from dcse_tf.search.index import (
-    EMBEDDINGS_FILE,
-    FORMAT,
-    MADE_FROM_FILE,
-    SLACK,
-    Hit,
-    SearchIndex,
-    build_faiss,
-    find_nearest,
-    write_corpus_texts,
-)
+from dcse_tf.search.index import SLACK, Hit, SearchIndex, build_faiss, find_nearest
 from dcse_tf.search.searcher import SearchOptions
 
 # The nearest rows
@@ -90,13 +80,13 @@ def write_index(folder, lines, directions, kind="exact"):
     """An index of lines; each distinct text's direction is given in degrees."""
     folder.mkdir()
     (folder.parent / "lines.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    write_corpus_texts(folder.parent / "lines.txt", folder)
+    layout.write_corpus_texts(folder.parent / "lines.txt", folder)
     angles = np.radians(directions)
     rows = np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    np.save(folder / EMBEDDINGS_FILE, rows.astype(np.float32))
+    np.save(folder / layout.EMBEDDINGS_FILE, rows.astype(np.float32))
     if kind == "ivf":
         build_faiss(rows.astype(np.float32), folder / layout.FAISS_FILE)
-    write_record(folder / MADE_FROM_FILE, {**FORMAT, layout.INDEX_TYPE: kind})
+    write_record(folder / layout.MADE_FROM_FILE, {**layout.FORMAT, layout.INDEX_TYPE: kind})
     return folder
 
 
@@ -128,8 +118,8 @@ def test_an_approximate_index_finds_what_exact_search_does(tmp_path):
     pytest.importorskip("faiss")
     matrix, queries = draw_directions(2000, 16), draw_directions(20, 16, seed=1)
     folder = write_index(tmp_path / "a", [f"text {row}" for row in range(2000)], [0.0] * 2000)
-    np.save(folder / EMBEDDINGS_FILE, matrix)
-    write_record(folder / MADE_FROM_FILE, {**FORMAT, layout.INDEX_TYPE: "ivf"})
+    np.save(folder / layout.EMBEDDINGS_FILE, matrix)
+    write_record(folder / layout.MADE_FROM_FILE, {**layout.FORMAT, layout.INDEX_TYPE: "ivf"})
     for name in (layout.FAISS_FILE, "again"):
         build_faiss(matrix, folder / name)
     content = (folder / layout.FAISS_FILE).read_bytes()
@@ -140,6 +130,9 @@ def test_an_approximate_index_finds_what_exact_search_does(tmp_path):
     # The measure can fall below 1: it is no constant.
     assert SearchIndex(folder, nprobe=1).measure_recall(1) < 0.9
     assert index.measure_recall() == 1.0
+    equal = write_index(tmp_path / "b", [f"{n} a" for n in range(400)], [10.0] * 400, "ivf")
+    found = SearchIndex(equal, nprobe=1).search(draw_directions(20, 2), 3)
+    assert [len(hits) for hits in found] == [3] * 20  # although all lists but one are empty
     for damaged in (b"nothing", content[:30], content[:-9]):
         (folder / layout.FAISS_FILE).write_bytes(damaged)
         with pytest.raises(InputError, match="not a FAISS index"):
@@ -160,7 +153,7 @@ def test_no_file_of_an_index_may_be_cut_short_missing_or_another_ones(tmp_path):
             SearchIndex(folder)
         path.write_bytes(whole)
     SearchIndex(folder)
-    write_record(folder / MADE_FROM_FILE, {"format": 1})
+    write_record(folder / layout.MADE_FROM_FILE, {"format": 1})
     with pytest.raises(InputError, match="format 1"):
         SearchIndex(folder)
 
@@ -371,3 +364,5 @@ def test_queries_of_a_flag_a_file_a_pipe_and_a_terminal_are_answered_alike(
     assert (tmp_path / "answers.jsonl").read_text(encoding="utf-8") == expected
     with pytest.raises(InputError, match="standard input:2: not UTF-8"):
         run_command(config, capsys, monkeypatch, b"ok\n\xd6\xd0\n")
+    with pytest.raises(OSError, match=r"corpus\.txt"):  # before a model is loaded
+        search(config.replace(model="none", output=f"{config.corpus}/answers"))

@@ -175,3 +175,5 @@ def test_an_input_without_a_query_is_refused_and_leaves_nothing(tmp_path, rows, 
     with pytest.raises(InputError, match=message):
         build(tmp_path, path, **settings)
     assert [entry.name for entry in tmp_path.iterdir()] == ["table.csv"]
+    with pytest.raises(OSError, match=r"table\.csv"):  # before the input is read
+        build(tmp_path / "table.csv", path, **settings)
