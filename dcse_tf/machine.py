@@ -46,4 +46,4 @@ def count_threads() -> int:
     """
     # From Python 3.13 on, os.process_cpu_count() does this. macOS has no affinity.
     own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return int(os.environ.get("TF_NUM_INTRAOP_THREADS", "0")) or own or 1
+    return int(os.environ.get("TF_NUM_INTRAOP_THREADS") or 0) or own or 1

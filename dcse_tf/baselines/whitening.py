@@ -107,8 +107,6 @@ def make_affine_layer(fitted: Fitted, dim: int):
     mean = fitted.tensors["mean"]
     matrix = fitted.tensors.get("matrix", np.eye(len(mean), dtype=mean.dtype))
     if mean.shape != (dim,) or matrix.ndim != 2 or len(matrix) != dim:
-        raise InputError(
-            f"mean {list(mean.shape)} and matrix {list(matrix.shape)}, expected {dim} rows for an "
-            f"encoder of {dim} dimensions"
-        )
+        found = f"mean {list(mean.shape)} and matrix {list(matrix.shape)}"
+        raise InputError(f"{found}, expected {dim} rows for an encoder of {dim} dimensions")
     return AffineMaps([AffineMap(mean, matrix, np.zeros(matrix.shape[1], matrix.dtype))])

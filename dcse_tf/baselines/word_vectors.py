@@ -45,6 +45,8 @@ def fit_word_vectors(options: WordVectorsOptions) -> Fitted:
     """Reads the vectors that the options name, by case-folded word."""
     index = pathlib.Path(options.word_index) if options.word_index else None
     rows, matrix = read_word_vectors(pathlib.Path(options.word_vectors), index)
+    if not rows or matrix.ndim != 2 or not np.isfinite(matrix).all():
+        raise InputError(f"{options.word_vectors}: expected [words, dim], all of finite numbers")
     # If words differ only in case, the first one's vector is used: files list frequent words first.
     folded: dict[str, int] = {}
     for word in sorted(rows, key=rows.__getitem__):

@@ -89,3 +89,12 @@ def test_of_words_that_differ_in_case_alone_the_first_counts(tmp_path):
     fitted = fit_word_vectors(options)
     assert fitted.facts["words"] == ["apple", "paris"]
     assert fitted.tensors["matrix"].tolist() == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize("array", [np.ones([2, 2, 2]), np.array([[1, np.nan]])], ids=str)
+def test_vectors_without_a_mean_are_refused_before_anything_is_written(tmp_path, array):
+    np.savez(tmp_path / "a.npz", array)
+    (tmp_path / "words.json").write_text('{"apple": 0}')
+    names = {"word_vectors": str(tmp_path / "a.npz"), "word_index": str(tmp_path / "words.json")}
+    with pytest.raises(InputError, match=r"a\.npz: expected \[words, dim\], all of finite numbers"):
+        fit_word_vectors(WordVectorsOptions(str(tmp_path / "out"), **names))

@@ -154,18 +154,12 @@ def test_a_sentence_encoder_is_no_reranker_and_the_other_way_round(runs, tmp_pat
         dcse_tf.SentenceEncoder.load(runs[False])
 
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"architecture": "abacus"}, "architecture"),
-        ({"first_tokens": 2}, "first_tokens"),
-        ({"speakers": 1}, "speakers"),
-        ({"second_tokens": None}, "second_tokens"),
-        ({"first_tokens": 123}, "128 positions"),
-        ({"speakers": True}, "embeddings.speaker_embeddings.weight"),
-        ("vocabulary", r"\[EOT\]"),
-    ],
-)
+@pytest.mark.parametrize(("change", "named"), [
+    ({"architecture": "abacus"}, "architecture"), ({"first_tokens": 2}, "first_tokens"),
+    ({"speakers": 1}, "speakers"), ({"second_tokens": None}, "second_tokens"),
+    ({"first_tokens": 123}, "128 positions"), ("vocabulary", r"\[EOT\]"),
+    ({"speakers": True}, "embeddings.speaker_embeddings.weight"),
+])  # fmt: skip
 def test_a_folder_that_cannot_be_is_refused(tmp_path, change, named):
     run = save_reranker(tmp_path / "run")
     path = run / "encoder/reranker.json"
