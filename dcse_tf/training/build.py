@@ -8,11 +8,12 @@ from typing import Any
 import keras
 import keras_hub
 import tensorflow as tf
+from absl import logging
 
 from dcse_tf.bert import bert, checkpoints
 from dcse_tf.bert import weights as bert_weights
 from dcse_tf.bert.families import is_relative
-from dcse_tf.bert.sentence_modules import read_modules, read_prefix
+from dcse_tf.bert.sentence_modules import SentenceModules, read_modules, read_prefix
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.prepare import VOCABULARY_FOLDER
@@ -171,8 +172,11 @@ def _add_encoder(setup: Setup, backbone: keras_hub.models.BertBackbone | None) -
     bert.freeze(backbone, options.freeze_layers, options.freeze_embeddings)
     if options.lora_rank:
         bert.add_adapters(backbone, options.lora_rank, options.seed)
-    maps = read_modules(folder, backbone.hidden_dim).maps if folder else ()
-    dense = AffineMaps(maps, name="dense") if maps else None
+    modules = read_modules(folder, backbone.hidden_dim) if folder else SentenceModules("")
+    if modules.pooling == "cls" and not options.end_of_turn:
+        told = "%s pools by [CLS]; what is trained from it pools by the mean, as in dev scores"
+        logging.warning(told, folder)
+    dense = AffineMaps(modules.maps, name="dense") if modules.maps else None
     parts = options.build_parts(dense.dim if dense else backbone.hidden_dim)
     if dense and parts.centering:
         options.refuse("center_tokens", f"would change the Dense modules of {folder}")

@@ -170,20 +170,16 @@ class Controller:
         if diverged:
             last = self.checkpoints.last
             kept = f"the last good checkpoint is {last}" if last else "there is no checkpoint yet"
-            raise TrainingError(
-                f"the loss diverged at the step after {before + steps - 1}; {kept}; try a lower "
-                "`learning_rate`"
-            )
+            when = f"the loss diverged at the step after {before + steps - 1}"
+            raise TrainingError(f"{when}; {kept}; try a lower `learning_rate`")
         if steps:
             for hook in self.hooks:
                 hook.after_steps(before + steps, steps, seconds, dict(metrics))
         if stopped:
             self.checkpoints.at_boundary(self.step)
             by = self.signals.signal.name if self.signals.signal else "another worker"
-            raise Stopped(
-                f"stopped by {by} at step {self.step} of {self.steps}, which is saved; the same "
-                "command resumes it"
-            )
+            when = f"stopped by {by} at step {self.step} of {self.steps}"
+            raise Stopped(f"{when}, which is saved; the same command resumes it")
 
     def _meet(self, otherwise: str) -> None:
         """Waits for the other workers; raises an error unless all are at the same step."""

@@ -120,15 +120,16 @@ def test_other_modules_are_refused_by_a_resumed_run_and_by_merge(
         train(make_options(**values))
 
 
-@pytest.mark.parametrize(
-    ("changes", "values"),
-    [
-        ({"activation": "tanh"}, {}),
-        ({"unit": True}, {}),
-        ({"pooling": "cls"}, {}),
-        ({}, {"task": "response_selection"}),
-    ],
-)
+def test_a_start_that_pools_by_its_first_token_is_named(bare, data_dir, tmp_path, caplog):
+    given = {**SETTINGS, "encoder": copy(bare, tmp_path / "start", [], "cls")}
+    build_training(make_options(**given, data_dir=str(data_dir), run_dir="unused"))
+    assert "start pools by [CLS]; what is trained from it pools by the mean" in caplog.text
+
+
+@pytest.mark.parametrize(("changes", "values"), [
+    ({"activation": "tanh"}, {}), ({"unit": True}, {}), ({"pooling": "cls"}, {}),
+    ({}, {"task": "response_selection"}),
+])  # fmt: skip
 def test_what_a_training_cannot_keep_is_refused(bare, data_dir, tmp_path, changes, values):
     pooling = changes.pop("pooling", "mean")
     maps = [dataclasses.replace(step, **changes) for step in draw_maps()]
