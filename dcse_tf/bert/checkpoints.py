@@ -65,10 +65,8 @@ def resolve_checkpoint(name: str, flag: str, weights: bool = True) -> pathlib.Pa
     is_path = name.startswith(("package:", ".", "/")) or name.count("/") > 1
     if is_path or pathlib.Path(name).exists():
         wanted = "config.json and *.safetensors" if weights else " or ".join(VOCABULARY_FILES)
-        raise InputError(
-            f"`{flag}`={name}: expected a checkpoint folder with {wanted}, or a "
-            f"run directory with a trained one in {ENCODER_FOLDER}/"
-        )
+        told = f"or a run directory with a trained one in {ENCODER_FOLDER}/"
+        raise InputError(f"`{flag}`={name}: expected a checkpoint folder with {wanted}, {told}")
     files = [*_TOKENIZER_FILES, *((*_FURTHER_FILES, _WEIGHT_FILE) if weights else ())]
     # A sentence-transformers model on the hub may have its transformer in a folder such as 0_BERT.
     files += [MODULES_FILE, PROMPTS_FILE, *(f"?_*/{file}" for file in files)]
@@ -120,9 +118,14 @@ def find_padding(folder: pathlib.Path) -> int:
     if not path.is_file():
         # The vocabularies of XLM-R and RoBERTa begin with <s>, <pad>.
         return int(any((folder / name).is_file() for name in VOCABULARY_FILES))
-    added = read_json_object(path, "a tokenizer").get("added_tokens", [])
-    with name_input(f"{path}: expected a tokenizer", KeyError, TypeError, ValueError):
-        return next((int(x["id"]) for x in added if x["content"] in ("[PAD]", "<pad>")), 0)
+    content = read_json_object(path, "a tokenizer")
+    with name_input(f"{path}: expected a tokenizer", LookupError, TypeError, ValueError):
+        ids = {x["content"]: int(x["id"]) for x in content.get("added_tokens", [])}
+        if not ids.keys() & {"<pad>", "[PAD]"}:  # then it is an entry like any other
+            ids = content["model"]["vocab"]
+            if not isinstance(ids, dict):  # pairs of an entry and its score
+                ids = {entry: place for place, (entry, _) in enumerate(ids)}
+        return int(ids.get("<pad>", ids.get("[PAD]", 0)))
 
 
 def read_config(folder: pathlib.Path) -> dict[str, Any]:
@@ -142,9 +145,8 @@ def read_config(folder: pathlib.Path) -> dict[str, Any]:
         size = config.get(key)
         if type(size) is not int or not 1 <= size < 2**31:
             found = f", found {size!r:.40}" if key in config else ""
-            raise InputError(
-                f"{path}: expected the configuration of a BERT, with {key} of 1 or more{found}"
-            )
+            wanted = f"the configuration of a BERT, with {key} of 1 or more{found}"
+            raise InputError(f"{path}: expected {wanted}")
     if config["hidden_size"] % config["num_attention_heads"]:
         raise InputError(f"{path}: hidden_size is not divisible by num_attention_heads")
     epsilon = config["layer_norm_eps"]
@@ -175,10 +177,8 @@ def read_max_sequence_length(folder: pathlib.Path) -> int:
         length = read_json_object(source, optional=True).get(name)
         if type(length) is int and 2 < length < _NO_LIMIT:
             return length
-    raise InputError(
-        f"{path}: expected max_seq_length, 3 tokens or more, or model_max_length in "
-        f"{_TOKENIZER_SETTINGS}"
-    )
+    other = f"or model_max_length in {_TOKENIZER_SETTINGS}"
+    raise InputError(f"{path}: expected max_seq_length, 3 tokens or more, {other}")
 
 
 def write_max_sequence_length(folder: pathlib.Path, length: int, pooler: bool = False) -> None:

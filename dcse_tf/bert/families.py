@@ -104,15 +104,15 @@ def convert_config(config: Mapping[str, Any]) -> dict[str, Any]:
         result.setdefault(RELATIVE_BUCKETS, BUCKETS)
     else:
         result.pop(RELATIVE_BUCKETS, None)
+    # Add a second segment, equal to the first, for models that read a context and a response.
+    if result.get("type_vocab_size", 0 if name == "bert" else 1) == 1:
+        result["type_vocab_size"] = 2
     if name == "bert":
         return result
     result |= {key: config[theirs] for key, theirs in family.keys.items() if theirs in config}
     positions = result.get("max_position_embeddings")
     if type(positions) is int:
         result["max_position_embeddings"] = positions - family.skipped(config)
-    # Add a second segment, equal to the first, for models that read a context and a response.
-    if result.get("type_vocab_size", 1) == 1:
-        result["type_vocab_size"] = 2
     return {**result, "architectures": ["BertModel"], "model_type": "bert", "pad_token_id": 0}
 
 
@@ -123,10 +123,12 @@ def convert_tensors(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
         {name.removeprefix(family.prefix): value for name, value in tensors.items()},
         {**family.names, **_OLD_NAMES},
     )
-    if family is not FAMILIES["bert"] and _POSITIONS in result:
+    is_bert = family is FAMILIES["bert"]
+    if not is_bert and _POSITIONS in result:
         result[_POSITIONS] = result[_POSITIONS][family.skipped(config) :]
-        segments = result.get(_SEGMENTS, np.zeros((1, result[_POSITIONS].shape[1]), np.float32))
-        result[_SEGMENTS] = np.repeat(segments, 2, axis=0) if len(segments) == 1 else segments
+        result.setdefault(_SEGMENTS, np.zeros((1, result[_POSITIONS].shape[1]), np.float32))
+    if len(result.get(_SEGMENTS, ())) == 1 and (not is_bert or config.get("type_vocab_size") == 1):
+        result[_SEGMENTS] = np.repeat(result[_SEGMENTS], 2, axis=0)
     return result
 
 

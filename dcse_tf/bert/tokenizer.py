@@ -116,10 +116,8 @@ def _make_wordpiece(tokens: tuple[str, ...], lowercase: bool, path: pathlib.Path
         if lines.setdefault(token, line) != line:
             raise InputError(f"{path}:{line}: {token!r:.40} is already on line {lines[token]}")
         if not _is_entry(token):
-            raise InputError(
-                f"{path}:{line}: expected an entry of {_LONGEST_ENTRY} bytes at most, without null "
-                f"characters, found {token!r:.40}"
-            )
+            wanted = f"an entry of {_LONGEST_ENTRY} bytes at most, without null characters"
+            raise InputError(f"{path}:{line}: expected {wanted}, found {token!r:.40}")
     if tokens[1] == MPNetPieces.special.pad:
         return MPNetPieces(tokens, lowercase).number_as_mpnet()
     return kind(tokens, lowercase)

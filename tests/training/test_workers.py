@@ -36,21 +36,12 @@ def test_a_worker_is_known_by_tf_config(environment, worker):
     assert worker.is_chief == (worker.index == 0)
 
 
-@pytest.mark.parametrize(
-    "environment",
-    [
-        {"TF_CONFIG": "workers"},
-        {"TF_CONFIG": "[]"},
-        {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}}'},
-        _config({"worker": "a:1"}),
-        _config({"worker": ["a"]}),
-        _config({"worker": [1]}),
-        _config({"worker": ["a:1"]}, index=1),
-        _config({"worker": ["a:1"]}, index=-1),
-        _config({"worker": ["a:1"]}, index="first"),
-        _config({"worker": ["a:1"]}, kind="chief"),
-    ],
-)
+@pytest.mark.parametrize("environment", [
+    *({"TF_CONFIG": text} for text in ("workers", "[]", '{"cluster": {"worker": ["a:1"]}}')),
+    *(_config({"worker": addresses}) for addresses in ("a:1", ["a"], [1])),
+    *(_config({"worker": ["a:1"]}, index=index) for index in (1, -1, "first")),
+    _config({"worker": ["a:1"]}, kind="chief"),
+])  # fmt: skip
 def test_another_tf_config_is_refused_with_what_was_expected(environment):
     with pytest.raises(InputError, match=r'TF_CONFIG: expected .*"cluster"'):
         read_worker(environment)
