@@ -18,7 +18,7 @@ from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.evaluation.bootstrap import difference
 from dcse_tf.evaluation.evaluate import draw_samples
 from dcse_tf.evaluation.metrics import PROJECTED, RERANKER, recall_at, reciprocal_rank
-from dcse_tf.evaluation.response_selection import score_by_embeddings, score_by_reranker
+from dcse_tf.evaluation.response_selection import Sample, score_by_embeddings, score_by_reranker
 from dcse_tf.files import atomic_file, write_json
 from dcse_tf.options import option
 from dcse_tf.reranker.reranker import Reranker
@@ -68,13 +68,14 @@ def calibrate(options: CalibrateOptions) -> str:
 
 def _calibrate(options: CalibrateOptions) -> tuple[Calibration, str]:
     """The calibration, and the table."""
+    files = (options.dialogues, *options.check_dialogues)
+    drawn = [draw_samples(pathlib.Path(path), options, seed=0) for path in files]
     encoder = reranker = None
     if options.reranker or options.find == "responses":
         encoder = load_first_stage(options, options.find)
     if options.reranker or not encoder:
         reranker = Reranker.from_options(options, "reranker" if encoder else "model")
-    files = (options.dialogues, *options.check_dialogues)
-    parts = [_score(options, path, encoder, reranker) for path in files]
+    parts = [_score(of_file, options.find, encoder, reranker) for of_file in drawn]
 
     def find_mrr(weight: float) -> float:
         rows = _add(parts[0], weight)
@@ -114,17 +115,16 @@ def _add(rows: Sequence[np.ndarray], weight: float) -> list[np.ndarray]:
 
 
 def _score(
-    options: CalibrateOptions, path: str, encoder: SentenceEncoder | None, reranker: Reranker | None
+    drawn: Sequence[Sample], find: str, encoder: SentenceEncoder | None, reranker: Reranker | None
 ) -> list[np.ndarray]:
-    """Of each dialogue of a file the cosines and the re-ranker's scores of its candidates, the true
+    """Of each sample of a file the cosines and the re-ranker's scores of its candidates, the true
     response first, float `[2, candidates]`; 0 of a stage that there is not.
     """
-    drawn = draw_samples(pathlib.Path(path), options, seed=0)
     samples = [dataclasses.replace(sample, later=()) for sample in drawn]  # only earlier turns
     rows: list[Sequence[np.ndarray]] = [[np.zeros(len(x.candidates)) for x in samples]] * 2
     if encoder:
         found = score_by_embeddings(samples, encoder.encode, encoder.heads)
-        rows[0] = found[PROJECTED if options.find == "responses" else "cosine"]
+        rows[0] = found[PROJECTED if find == "responses" else "cosine"]
     if reranker:
         rows[1] = score_by_reranker(samples, reranker.score)[RERANKER]
     return [np.stack(each) for each in zip(*rows, strict=True)]

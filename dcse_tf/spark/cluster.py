@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dcse_tf.data.corpus import PrepareOptions
-from dcse_tf.data.formats.reading import choose_columns
+from dcse_tf.data.formats.reading import choose_columns, parse_time
 from dcse_tf.errors import InputError, first_line, name_input, require
 from dcse_tf.input_files import resolve_inputs
 
@@ -96,9 +96,10 @@ def gather_tables(session: "SparkSession", config: PrepareOptions, folder: str) 
     Together the files depend only on the rows, not on how a table is stored or on the size of the
     cluster. Within a session, rows are sorted by time, and those of one time by role and text.
     """
-    from pyspark.sql.functions import col
+    from pyspark.sql.functions import col, udf
 
     require("pyarrow", "parquet", "`format`=table")
+    read_time = udf(lambda text: text and float(parse_time(text)[1]), "double", useArrow=False)
     selected = []
     for name in config.input:
         table = _read(session, name)
@@ -110,6 +111,8 @@ def gather_tables(session: "SparkSession", config: PrepareOptions, folder: str) 
             )
         columns = {known: col(f"`{column}`") for known, column in chosen.items()}
         columns["session_id"] = columns["session_id"].cast("string")
+        if dict(table.dtypes)[chosen["time"]] == "string":  # of which Spark puts 10 before 9
+            columns["time"] = read_time(columns["time"])
         names = [known for known in ("session_id", "time", "role", "text") if known in columns]
         selected.append(table.select(*(columns[known].alias(known) for known in names)))
     rows = functools.reduce(lambda above, below: above.unionByName(below), selected)

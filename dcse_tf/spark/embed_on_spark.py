@@ -61,10 +61,11 @@ def embed_on_spark(config: EmbedOptions) -> tuple[int, int]:
     ):
         given = [config.input]
         paths = given if URL.match(config.input) else list_inputs(session, given, "")
-        if all(path.endswith(".parquet") for path in paths):
+        frame = session.read.text(paths).withColumnRenamed("value", "text")
+        if [path for path in frame.inputFiles() if path.endswith(".xz")]:
+            raise InputError(f"`input`={config.input}: Spark reads .gz and .bz2, but no .xz")
+        if any(path.endswith(".parquet") for path in frame.inputFiles()):  # perhaps of a folder
             frame = session.read.parquet(*paths)
-        else:
-            frame = session.read.text(paths).withColumnRenamed("value", "text")
         embedded = _embed(frame, config.text_column, config, "embedding")
         embedded.write.mode("overwrite").parquet(f"file://{folder}")
         return session.read.parquet(f"file://{folder}").count(), encoder.dim
@@ -81,9 +82,8 @@ def _embed(frame: "DataFrame", column: str, options: ModelOptions, name: str) ->
         raise InputError(f"column {name}: there is one already; expected a new name")
     texts = frame.select(column).where(frame[column].isNotNull()).distinct()
     schema = StructType([*texts.schema.fields, StructField(name, ArrayType(FloatType(), False))])
-    model = pathlib.Path(options.model)
-    if model.exists():  # workers run in another working folder
-        options = options.replace(model=str(model.absolute()))
+    if os.path.exists(options.model):  # workers run in another working folder
+        options = options.replace(model=os.path.abspath(options.model))
     embed = functools.partial(_embed_rows, options)
     embedded = frame.sparkSession.createDataFrame(texts.rdd.mapPartitions(embed), schema)
     return frame.join(embedded, column, "left")

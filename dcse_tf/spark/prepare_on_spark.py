@@ -4,6 +4,7 @@ The files are read twice: first for the copies of sessions, see `Splitter`, then
 which the driver writes in the order of the files: byte for byte the output of one machine.
 """
 
+import contextlib
 import functools
 import pathlib
 import pickle
@@ -54,8 +55,7 @@ def _tokenise(
     work = context.broadcast(pickle.dumps((vocabulary, config, moved)))
     # All files are worked on at once, and their records wait on the tasks' disks to be fetched.
     read = files.flatMap(lambda file: _read_file(work.value, file[0]))
-    read = read.persist(StorageLevel.DISK_ONLY)
-    read.count()
+    read.persist(StorageLevel.DISK_ONLY).count()
     for result in read.toLocalIterator():
         if isinstance(result, str):
             raise InputError(result)
@@ -78,13 +78,11 @@ Copy = tuple[tuple[int, int], str, frozenset[str]]
 def _read_keys(config: PrepareOptions, path: str, file: int) -> Iterator[tuple[int, Copy]]:
     """Yields the `content_key` of each session whose copies must be found."""
     sessions = read_files([pathlib.Path(path)], config, config.count_bad_lines(named=0))
-    try:
+    with contextlib.suppress(InputError):  # told when the records are made
         for number, (session_id, turns, *given) in enumerate(sessions):
             if not given and (key := content_key(turns)) is not None:
                 split = config.split_of(session_id)
                 yield key, ((file, number), split, frozenset([split]))
-    except InputError:
-        return  # told when the records are made
 
 
 @functools.lru_cache(maxsize=1)  # each worker process makes it once

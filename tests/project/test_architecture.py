@@ -67,7 +67,7 @@ BUDGETS = {
     "search": 916,
     "serving": 490,
     "sets": 475,
-    "spark": 354,
+    "spark": 353,
     "tasks": 1929,
     "training": 1562,
     "tests": 17919,

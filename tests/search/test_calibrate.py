@@ -105,5 +105,10 @@ def test_a_calibration_of_other_models_is_refused(folder, tmp_path):
         main(["search", models[0], *given, "--query=ok"])
     with pytest.raises(SystemExit, match=r"--find=responses: .* has no projection heads"):
         calibrate(folder, tmp_path / "it.json", models[0], "--find=responses")
-    with pytest.raises(SystemExit, match=f"{tmp_path} is a folder"):  # before models are loaded
+    # Before models are loaded.
+    with pytest.raises(SystemExit, match=f"{tmp_path} is a folder"):
         calibrate(folder, tmp_path, "--model=nothing")
+    (tmp_path / "few.jsonl").write_text("")
+    flags = ["--model=nothing", f"--check_dialogues={tmp_path}/few.jsonl"]
+    with pytest.raises(SystemExit, match=r"few.jsonl: too few different responses"):
+        calibrate(folder, tmp_path / "more.json", *flags)

@@ -1,6 +1,7 @@
 """Spark's jobs against those of one machine: the same records, the same embeddings."""
 
 import json
+import lzma
 import os
 import random
 import shutil
@@ -100,20 +101,15 @@ def test_rows_of_tables_in_any_order_are_gathered(session, model, tmp_path, monk
     """Shuffled over files of two kinds and a table, they have the records of a table in order."""
     monkeypatch.setattr("dcse_tf.spark.cluster._FILES", 5)  # each is a task, and another to read it
     rows = [
-        {"id": name, "at": at, "role": role, "text": text}
+        {"id": name, "at": str(at), "role": role, "text": text}
         for name, turns in make_dialogues(40).items()
-        for at, (role, text) in enumerate(turns)
+        for at, (role, text) in enumerate(turns, start=9)
     ]
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     pq.write_table(pa.table(columns), tmp_path / "whole.parquet")
     settings = {"format": "table", "columns": ("session_id:id", "time:at")}
-    one = _config(
-        tmp_path,
-        model,
-        input=(f"{tmp_path}/whole.parquet",),
-        output_dir=f"{tmp_path}/one",
-        **settings,
-    )
+    paths = {"input": (f"{tmp_path}/whole.parquet",), "output_dir": f"{tmp_path}/one"}
+    one = _config(tmp_path, model, **paths, **settings)
     prepare(one)
     random.Random(0).shuffle(rows)
     frames = [session.createDataFrame(rows[start::3]).select(*columns) for start in range(3)]
@@ -138,13 +134,10 @@ def test_rows_of_tables_in_any_order_are_gathered(session, model, tmp_path, monk
 def test_texts_are_embedded_as_on_one_machine(session, model, tmp_path):
     texts = ["where is my parcel", "thanks", "where is my parcel", None, "on its way " * 90]
     table = pa.table({"text": texts, "number": range(5)})
-    pq.write_table(table, tmp_path / "in.parquet")
-    config = EmbedOptions(
-        model=str(model),
-        input=str(tmp_path / "in.parquet"),
-        output=str(tmp_path / "out"),
-        spark_master="local[2]",
-    )
+    (tmp_path / "in").mkdir()
+    pq.write_table(table, tmp_path / "in/a.parquet")
+    paths = {"input": f"{tmp_path}/in/a.parquet", "output": f"{tmp_path}/out"}
+    config = EmbedOptions(model=str(model), spark_master="local[2]", **paths)
     encoder = SentenceEncoder.load(str(model))
     assert embed_on_spark(config) == (5, encoder.dim)
     rows = sorted(pq.read_table(tmp_path / "out").to_pylist(), key=lambda row: row["number"])
@@ -155,10 +148,13 @@ def test_texts_are_embedded_as_on_one_machine(session, model, tmp_path):
     np.testing.assert_allclose(found, expected, atol=1e-5)
     with pytest.raises(FileExistsError):
         embed_on_spark(config)
-    by_url = config.replace(input=f"file://{tmp_path}/*.parquet", overwrite=True)
+    by_url = config.replace(input=f"file://{tmp_path}/in", overwrite=True)
+    (tmp_path / "a.xz").write_bytes(lzma.compress(b"thanks"))
+    with pytest.raises(InputError, match=r"no \.xz"):
+        embed_on_spark(by_url.replace(input=f"{tmp_path}/a.xz"))
     assert embed_on_spark(by_url) == (5, encoder.dim)
 
-    frame = session.read.parquet(f"file://{tmp_path}/in.parquet")
+    frame = session.read.parquet(f"file://{tmp_path}/in")
     again = embed_column(frame, "text", model=str(model), name="vector").collect()
     assert {row["number"] for row in again} == set(range(5))
     for column, name in (("number", "vector"), ("none", "vector"), ("text", "number")):
