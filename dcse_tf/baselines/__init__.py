@@ -34,7 +34,7 @@ class FlowOptions(FittedToEmbeddings):
 
     depth: int = option(16, "Steps of the flow.", minimum=1)
     hidden_dim: int = option(256, "Width of the hidden layers of a step's network.", minimum=1)
-    steps: int = option(1000, "Optimizer steps (Adam).", minimum=1)
+    steps: int = option(1000, "Optimizer steps (Adam), at most.", minimum=1)
     batch_size: int = option(256, "Embeddings per step.", minimum=1)
     learning_rate: float = option(1e-3, "Learning rate (constant).", minimum=0.0)
 

@@ -69,7 +69,7 @@ class DevOptions(TermOptions, group="evaluation"):
     eval_every: int = option(
         200, "Steps between two evaluations on dev data.", minimum=1, resume="free"
     )
-    dev_samples: int = option(200, "Samples of the dev split to evaluate. 0: none.", minimum=0)
+    dev_samples: int = option(200, "Dev sessions to score; mlm: 20 texts each. 0: none.", minimum=0)
     dev_retrieval: str = option("", "A select.txt file to evaluate (MAP, MRR).", path="files")
     dev_sts: str = option("", "An sts.txt file to evaluate (Spearman).", path="files")
     best_metric: str = option("dev/cosine_r1", "Dev score by which the best encoder is kept.")
