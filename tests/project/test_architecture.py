@@ -70,7 +70,7 @@ BUDGETS = {
     "spark": 353,
     "tasks": 1929,
     "training": 1562,
-    "tests": 17919,
+    "tests": 17913,
     "experiments": 2989,
     "docs": 2197,
 }
