@@ -222,11 +222,9 @@ class Evaluate(Hook):
             seconds = time.monotonic() - started
             logging.info("step %d, evaluated in %.0f s:\n%s", step, seconds, format_table(scores))
             if self.metric not in scores:
-                known = ", ".join(sorted(scores))
-                raise TrainingError(
-                    f"`best_metric`={self.metric}: cannot be computed on these dev data; prepare "
-                    f"them with a larger `dev_fraction`, or choose by one of {known}"
-                )
+                told = f"`best_metric`={self.metric}: cannot be computed on these dev data; prepare"
+                known = f"or choose by one of {', '.join(sorted(scores))}"
+                raise TrainingError(f"{told} them with a larger `dev_fraction`, {known}")
         metric, before = self.metric if scores else "", self.kept.score if self.kept else None
         # At step 0 too: a run that never improves keeps the starting encoder, and says so.
         sign = -1 if self.lower_is_better else 1

@@ -12,6 +12,7 @@ from dcse_tf.evaluation import bootstrap, retrieval
 from dcse_tf.evaluation.metrics import Encode
 from dcse_tf.evaluation.response_selection import read_sessions
 from dcse_tf.evaluation.surroundings import build_surroundings_set
+from dcse_tf.files import MARK
 from dcse_tf.reading.reranker_files import is_reranker
 from dcse_tf.tasks.spec import Setup
 from dcse_tf.training.merge import MergeOptions, merge
@@ -90,7 +91,7 @@ def give_verdict(setup: Setup, run_dir: pathlib.Path) -> Verdict | None:
         return None
     retrieval.write_retrieval_set(run_dir / SET_FILE, turns)
 
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(prefix=MARK, dir=run_dir) as folder:  # where there is room
         merge(MergeOptions(start=str(source), trained=trained, output_dir=folder, overwrite=True))
         merged = SentenceEncoder.load(folder)
     encoders = start, SentenceEncoder.load(trained), merged

@@ -87,17 +87,10 @@ def test_a_shard_of_another_size_is_named(folder, content):
         read_manifest(folder)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"format_version": None},
-        {"splits": None},
-        {"splits": []},
-        {"splits": {"train": {"sessions": 1}}},
-        {"corpus_fingerprint": None},
-        {"tempo": 1},
-    ],
-)
+@pytest.mark.parametrize("changes", [
+    {"format_version": None}, {"splits": None}, {"splits": []}, {"corpus_fingerprint": None},
+    {"splits": {"train": {"sessions": 1}}}, {"tempo": 1},
+])  # fmt: skip
 def test_what_is_not_a_manifest_is_refused(folder, changes):
     change(folder, **changes)
     with pytest.raises(InputError, match=f"{folder}/manifest.json: not a manifest"):

@@ -69,8 +69,8 @@ BUDGETS = {
     "sets": 475,
     "spark": 353,
     "tasks": 1929,
-    "training": 1562,
-    "tests": 17913,
+    "training": 1561,
+    "tests": 17909,
     "experiments": 2989,
     "docs": 2197,
 }

@@ -62,8 +62,11 @@ def settings(data_dir, tmp_path_factory):
 
 def test_a_run_ends_with_a_verdict_and_its_set(settings, monkeypatch):
     monkeypatch.setattr(verdict, "_FEWEST", 10)
+    merge, merged = verdict.merge, []
+    monkeypatch.setattr(verdict, "merge", lambda given: merged.append(given) or merge(given))
     outcome = dcse_tf.train(**settings)
     assert outcome.kept.step == 4
+    assert pathlib.Path(merged[0].output_dir).parent == pathlib.Path(settings["run_dir"])
     found = outcome.verdict
     queries = read_retrieval_set(pathlib.Path(settings["run_dir"]) / verdict.SET_FILE)
     assert found.queries == len(queries.queries) >= 10
