@@ -41,11 +41,10 @@ ROWS = {
     "untrained_centred": Row(centred=True),
     **{
         name: Row((f"--preset={name}",))
-        for name in ("recommended", "in_domain", "task_oriented", "cosine", "dse", "simcse")
+        for name in ("recommended", "in_domain", "cosine", "dse", "simcse")
     },
     "dialogue_cse_i2": Row(("--preset=dialogue_cse",)),
     "in_domain_merged": Row(("--preset=in_domain",), share="0.7"),
-    "task_oriented_merged": Row(("--preset=task_oriented",), share="0.7"),
 }
 
 

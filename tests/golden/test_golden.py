@@ -27,6 +27,7 @@ SMALL = {
     "decay": "linear", "dev_samples": 0, "dropout": 0.0, "run_dir": "unused", "epochs": 1.0,
 }  # fmt: skip
 NEGATIVES = {"negatives": 3}
+HEADS = {**NEGATIVES, "rehearsal_texts": 8, "projection_dim": 8}
 GROUPS = {"auxiliary": ("none",), "negatives_from": "given", "negatives": 2, "data_dir": "given"}
 SELECTION = {"task": "response_selection", "context_turns": 3}
 LSTM = {**SELECTION, "encoder": "", "auxiliary": ("none",), "lstm_units": 6}
@@ -37,8 +38,8 @@ CASES: dict[str, tuple[str, dict]] = {
     "dialogue_cse_i1": ("dialogue_cse_i1", NEGATIVES),
     "recommended": ("recommended", NEGATIVES),
     "centred, with adapters": ("recommended", {**NEGATIVES, "center_tokens": True, "lora_rank": 2}),
-    "in_domain": ("in_domain", {**NEGATIVES, "rehearsal_texts": 8, "projection_dim": 8}),
-    "task_oriented": ("task_oriented", {**NEGATIVES, "rehearsal_texts": 8, "projection_dim": 8}),
+    "in_domain": ("in_domain", HEADS),
+    "all behind heads": ("in_domain", {**HEADS, "projection_share": 1.0}),
     "cosine": ("cosine", NEGATIVES),
     "dse": ("dse", {"matryoshka_dims": ("4",)}),
     "simcse": ("simcse", {"dropout": 0.1}),
@@ -125,11 +126,8 @@ def write_inputs(folder: pathlib.Path) -> dict[str, str]:
     )
     prepare(options)
     write_encoder(folder / "encoder")
-    return {
-        "dialogues": str(folder / "dialogues/data"),
-        "given": str(folder / "given/data"),
-        "encoder": str(folder / "encoder"),
-    }
+    places = {"dialogues": "dialogues/data", "given": "given/data", "encoder": "encoder"}
+    return {name: str(folder / place) for name, place in places.items()}
 
 
 def train(case: str, inputs: dict[str, str]) -> list[tuple[float, float]]:

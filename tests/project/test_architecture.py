@@ -70,8 +70,8 @@ BUDGETS = {
     "spark": 353,
     "tasks": 1929,
     "training": 1561,
-    "tests": 17909,
-    "experiments": 2989,
+    "tests": 17907,
+    "experiments": 2988,
     "docs": 2197,
 }
 
