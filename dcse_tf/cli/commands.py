@@ -313,9 +313,9 @@ def describe_job(job: str, arguments: Sequence[str]) -> str:
     for field in dataclasses.fields(chosen):
         if field.name != chooser:
             groups.setdefault(field.metadata["group"], []).append(_describe_option(field))
-    presets = list_presets(job)
-    first = groups["main"] or groups[""]
-    first += [_format("--preset=", _PRESET)] * bool(presets) + [_format("--flagfile=", _FLAG_FILE)]
+    presets, first = list_presets(job), groups["main"] or groups[""]
+    first += [_format("--preset=", _PRESET)] if presets else []
+    first.append(_format("--flagfile=", _FLAG_FILE))
     for group, flags in groups.items():
         heading = _HEADINGS.get(group, group.capitalize()) if groups["main"] else "Flags"
         parts += ["\n".join([f"{heading}:", *flags])] if flags else []

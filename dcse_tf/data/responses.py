@@ -269,8 +269,8 @@ def mask_tokens(
     special = _is_kept(token_ids, [0, *rule.special_ids], rule.prefix_tokens)
     order = tf.random.stateless_uniform(tf.shape(token_ids), seeds[0])
     # Rows may be shorter than max_predictions, so pad them with positions that are never drawn.
-    order, more = tf.where(special, -1.0, order), [[0, 0], [0, rule.max_predictions]]
-    order = tf.pad(order, more, constant_values=-1.0)
+    order = tf.where(special, -1.0, order)
+    order = tf.pad(order, [[0, 0], [0, rule.max_predictions]], constant_values=-1.0)
     drawn, positions = tf.math.top_k(order, k=rule.max_predictions)
     maskable = tf.reduce_sum(tf.cast(~special, tf.float32), axis=1, keepdims=True)
     wanted = tf.maximum(1.0, tf.round(maskable * rule.mask_rate))

@@ -55,7 +55,7 @@ BUDGETS = {
     "baselines": 706,
     "bert": 2537,
     "cli": 420,
-    "data": 3353,
+    "data": 3352,
     "discovery": 693,
     "encoder": 1051,
     "evaluation": 1399,

@@ -370,10 +370,9 @@ def choose_columns(found: Sequence[str], columns: Mapping[str, str], where: str)
     for name in dict.fromkeys([*columns, "session_id", "text", *there]):
         if name not in own or found.count(own[name]) != 1:
             column, listed = columns.get(name, name), ", ".join(found)[:500] or "none"
-            raise InputError(
-                f"{where}: no{' single' * (column in found)} column {column!r} of turns for {name};"
-                f" the columns are {listed}; `columns`={name}:COLUMN names another"
-            )
+            fault = "no single" if column in found else "no"
+            told = f"{where}: {fault} column {column!r} of turns for {name}; the columns are"
+            raise InputError(f"{told} {listed}; `columns`={name}:COLUMN names another")
     return {name: own[name] for name in there}
 
 
