@@ -40,14 +40,8 @@ _MODULES = {
     "register_term": "dcse_tf.tasks",
 }
 _JOBS = (
-    "discover",
-    "embed",
-    "evaluate",
-    "export",
-    "fit_baseline",
-    "merge",
-    "prepare_data",
-    "train",
+    *("discover", "embed", "evaluate", "export"),
+    *("fit_baseline", "merge", "prepare_data", "train"),
 )
 __all__ = ["InputError", "OptionError", "__version__", *_JOBS, *_MODULES]
 

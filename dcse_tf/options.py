@@ -188,11 +188,15 @@ class Options:
         }
 
     def check_files(self) -> None:
-        """Raises InputError if an option names a file that does not exist."""
+        """Raises InputError if an option for files names one that does not exist."""
         if getattr(self, "spark_master", ""):
             return  # its cluster may read tables and URLs, which the job itself looks for
         for name, value in self.select(path="files").items():
-            resolve_inputs(value if isinstance(value, tuple) else (value,) if value else (), name)
+            if isinstance(value, tuple):
+                resolve_inputs(value, name)
+            elif value and not pathlib.Path(value).is_file():  # one file, and no pattern of files
+                found = "is a folder" if pathlib.Path(value).is_dir() else "no such file"
+                raise InputError(f"`{name}`={value}: {found}; expected one file")
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

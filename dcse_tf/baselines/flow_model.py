@@ -159,11 +159,12 @@ def fit_flow(embeddings: np.ndarray, options: FlowOptions) -> Fitted:
     flow.initialize(tf.constant(x[:_FIRST_BATCH]), options.seed)
     best_step, before, best = _run_steps(flow, x, others, options)
     facts = {"sentences": count, "shape": shape, "best_step": best_step, "held_out": held_out}
+    measured = f"{held_out} others" if held_out else "these"
     return Fitted(
         tensors={name: variable.numpy() for name, variable in flow.name_variables().items()},
         facts={**facts, "log_likelihood": {"before": before, "after": best}},
         summary=f"flow fitted to {len(x)} sentences, taken after step {best_step}; "
-        f"log-likelihood per dimension of {held_out} others: {before:.3f}, then {best:.3f}",
+        f"log-likelihood per dimension of {measured}: {before:.3f}, then {best:.3f}",
     )
 
 

@@ -1,6 +1,4 @@
-"""Affine maps fitted to embeddings: centering to zero mean, whitening also to identity covariance
-(Su et al. 2021).
-"""
+"""Centering embeddings to zero mean, and whitening also to identity covariance (Su et al. 2021)."""
 
 import dataclasses
 

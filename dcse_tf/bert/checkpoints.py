@@ -22,14 +22,14 @@ RERANKER_FILE, MATCHER_FILE = "reranker.json", "matcher.json"
 MATCHING_FILE, ATTENTION_FILE = "matching.json", "turn_attention.safetensors"
 # An encoder's projection heads, see `dcse_tf.matching.head_files`.
 HEADS_FILE = "heads.safetensors"
-_LENGTH_FILE = "sentence_bert_config.json"
+LENGTH_FILE = "sentence_bert_config.json"
 _TOKENIZER_SETTINGS = "tokenizer_config.json"
 # The first that exists has the vocabulary, see `read_vocabulary` of `dcse_tf.bert.tokenizer`.
 VOCABULARY_FILES = ("vocab.txt", "tokenizer.json", "sentencepiece.bpe.model", "vocab.json")
 _TOKENIZER_FILES = (*VOCABULARY_FILES, _TOKENIZER_SETTINGS, "merges.txt")
 # Besides the tokenizer and the weights, what an encoder consists of.
 _OWN_FILES = (RERANKER_FILE, MATCHER_FILE, MATCHING_FILE)
-_FURTHER_FILES = ("config.json", *_OWN_FILES, ATTENTION_FILE, HEADS_FILE, _LENGTH_FILE, "baseline*")
+_FURTHER_FILES = ("config.json", *_OWN_FILES, ATTENTION_FILE, HEADS_FILE, LENGTH_FILE, "baseline*")
 _WEIGHT_FILE = "model*.safetensors"
 _NO_LIMIT = 10**6  # transformers writes 10^30 where there is none
 # HuggingFace's names for GELU computed with erf and for its tanh approximation.
@@ -169,7 +169,7 @@ def read_max_sequence_length(folder: pathlib.Path) -> int:
     Since version 6 the library keeps the length in the tokenizer's settings. Raises InputError if
     neither file gives one.
     """
-    path = folder / _LENGTH_FILE
+    path = folder / LENGTH_FILE
     if not path.is_file():
         return 128
     names = ((path, "max_seq_length"), (folder / _TOKENIZER_SETTINGS, "model_max_length"))
@@ -187,4 +187,4 @@ def write_max_sequence_length(folder: pathlib.Path, length: int, pooler: bool = 
     """
     settings = {"max_seq_length": length, "do_lower_case": False}
     without = {} if pooler else {"model_args": {"add_pooling_layer": False}}
-    write_json(folder / _LENGTH_FILE, settings | without)
+    write_json(folder / LENGTH_FILE, settings | without)

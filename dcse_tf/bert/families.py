@@ -148,12 +148,9 @@ def is_relative(config: Mapping[str, Any]) -> bool:
 
 def make_mpnet(config: Mapping[str, Any], tensors: Tensors) -> tuple[dict[str, Any], Tensors]:
     """The configuration and the tensors of an MPNet that was read as a BERT, as MPNet's own."""
-    config = {key: value for key, value in config.items() if key != "type_vocab_size"} | {
-        "architectures": ["MPNetModel"],
-        "max_position_embeddings": config["max_position_embeddings"] + _MPNET_SKIPPED,
-        "model_type": "mpnet",
-        "pad_token_id": 1,
-    }
+    own = {"architectures": ["MPNetModel"], "model_type": "mpnet", "pad_token_id": 1}
+    own["max_position_embeddings"] = config["max_position_embeddings"] + _MPNET_SKIPPED
+    config = {key: value for key, value in config.items() if key != "type_vocab_size"} | own
     tensors = _rename(tensors, {ours: theirs for theirs, ours in _MPNET_LAYER.items()})
     del tensors[_SEGMENTS]  # all zeros: MPNet has no segments
     tensors[_POSITIONS] = np.pad(tensors[_POSITIONS], [(_MPNET_SKIPPED, 0), (0, 0)])

@@ -81,6 +81,8 @@ def read_modules(transformer: pathlib.Path, dim: int) -> SentenceModules:
     if len(modes) != 1 or modes[0] not in _OLD_POOLINGS.values():
         found = " and ".join(map(str, modes)) or "nothing"
         raise InputError(f"{where}: pooling by {found}; only mean or cls can be computed here")
+    if config.get("include_prompt") is False:
+        raise InputError(f"{where}: include_prompt is false; here a prefix is pooled as texts are")
     maps: list[AffineMap] = []
     unit = False
     for name, folder in ((name, path.parent / place) for name, place in modules[1:]):
@@ -142,9 +144,7 @@ def _read_dense(folder: pathlib.Path, config: dict[str, Any], dim: int, unit: bo
 
 
 def write_modules(folder: pathlib.Path, modules: SentenceModules, dim: int) -> None:
-    """Writes modules.json and the folders of the modules after a transformer, whose token
-    embeddings are `dim` wide and which is in the folder itself.
-    """
+    """Writes the modules after a transformer of `dim` dimensions, which is in the folder itself."""
     names = ["Transformer", "Pooling"]
     for step in modules.maps:
         names += ["Normalize"] * step.unit + ["Dense"]
@@ -160,7 +160,6 @@ def write_modules(folder: pathlib.Path, modules: SentenceModules, dim: int) -> N
     write_json(folder / MODULES_FILE, entries)
     # The names that all versions of the library read.
     pooling = {key: name == modules.pooling for key, name in _OLD_POOLINGS.items()}
-    pooling = {**pooling, "pooling_mode_max_tokens": False}
     write_json(folder / "1_Pooling" / _CONFIG_FILE, {"word_embedding_dimension": dim, **pooling})
     places = [folder / path for path in paths if path.endswith("Dense")]
     for place, step in zip(places, modules.maps, strict=True):

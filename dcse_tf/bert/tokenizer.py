@@ -14,7 +14,7 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from dcse_tf.bert import vocabulary as kinds
-from dcse_tf.bert.checkpoints import VOCABULARY_FILES, find_padding
+from dcse_tf.bert.checkpoints import LENGTH_FILE, VOCABULARY_FILES, find_padding
 from dcse_tf.bert.families import is_relative
 from dcse_tf.bert.sentence_modules import read_prefix
 from dcse_tf.bert.vocabulary import PIECE, MPNetPieces, Subwords, Vocabulary, WordPiece
@@ -62,6 +62,9 @@ def read_vocabulary(folder: pathlib.Path) -> Vocabulary:
     is_mpnet = config.get("model_type") == "mpnet"
     if is_mpnet and not (isinstance(vocabulary, MPNetPieces) and find_padding(folder) == 1):
         raise InputError(f"{folder}: expected the vocabulary of an MPNet, which begins <s>, <pad>")
+    path = folder / LENGTH_FILE
+    if read_json_object(path, optional=True).get("do_lower_case") and not vocabulary.lowercase:
+        raise InputError(f"{path}: do_lower_case is true; the vocabulary keeps the case of texts")
     return vocabulary.with_prefix(read_prefix(folder))
 
 

@@ -32,9 +32,7 @@ _GROUPS = (
     *("log and checkpoints", "devices and speed"),
 )
 _HEADINGS = {"main": "Main flags", "": "What is learnt", "evaluation": "Evaluation on dev data"}
-_PRESET = (
-    "Settings that apply where nothing else is given: a preset, or several with commas between."
-)
+_PRESET = "Settings where no other flag gives them: a preset, or several with commas between."
 _FLAG_FILE = (
     "File with a flag a line and comments after #. Names of flag files in it are relative to it. "
     "Of a repeated flag, the last counts."
@@ -339,8 +337,7 @@ def _describe_option(field: dataclasses.Field) -> str:
 
 
 def _format(flag: str, text: str) -> str:
-    indent = " " * 6
-    return f"  {flag}\n" + textwrap.fill(text, 98, initial_indent=indent, subsequent_indent=indent)
+    return f"  {flag}\n" + textwrap.indent(textwrap.fill(text, 92), " " * 6)
 
 
 def as_flags(message: str) -> str:
@@ -370,6 +367,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The console script `dcse`; takes the job and its flags from sys.argv unless given."""
     if arguments is None:
         faulthandler.enable()
+        out: Any = sys.stdout  # in UTF-8, as all files are; in a terminal's own encoding, if it can
+        out.reconfigure(encoding=None if out.isatty() else "utf-8", errors="backslashreplace")
         arguments = sys.argv[1:]
     job, *flags = arguments or ["--help"]
     try:

@@ -20,6 +20,7 @@ from dcse_tf.evaluation.evaluate import draw_samples
 from dcse_tf.evaluation.metrics import PROJECTED, RERANKER, recall_at, reciprocal_rank
 from dcse_tf.evaluation.response_selection import Sample, score_by_embeddings, score_by_reranker
 from dcse_tf.files import atomic_file, write_json
+from dcse_tf.input_files import resolve_inputs
 from dcse_tf.options import option
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.search.calibration import Calibration
@@ -68,8 +69,9 @@ def calibrate(options: CalibrateOptions) -> str:
 
 def _calibrate(options: CalibrateOptions) -> tuple[Calibration, str]:
     """The calibration, and the table."""
-    files = (options.dialogues, *options.check_dialogues)
-    drawn = [draw_samples(pathlib.Path(path), options, seed=0) for path in files]
+    others = resolve_inputs(options.check_dialogues, "check_dialogues")
+    files = [pathlib.Path(options.dialogues), *others]
+    drawn = [draw_samples(path, options, seed=0) for path in files]
     encoder = reranker = None
     if options.reranker or options.find == "responses":
         encoder = load_first_stage(options, options.find)

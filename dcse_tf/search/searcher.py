@@ -214,10 +214,8 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
         # All is loaded before the index is built, which takes long.
         encoder = load_first_stage(config, config.find)
         reranker = Reranker.from_options(config, "reranker") if config.reranker else None
-        calibration: Calibration | None = None
-        if config.calibration:
-            made_from = describe_stages(config.find, encoder, reranker)
-            calibration = Calibration.read(config.calibration, made_from)
+        stages = describe_stages(config.find, encoder, reranker)
+        calibration = Calibration.read(config.calibration, stages) if config.calibration else None
         # The fingerprint covers the settings, which are listed so that messages can name them.
         now: dict[str, Any] = {
             layout.INDEX_TYPE: config.index_type,

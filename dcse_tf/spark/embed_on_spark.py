@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
     from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 
-# Texts that a process embeds at a time: enough for sorting by length to pay off.
-_AT_A_TIME = 8192
+_AT_A_TIME = 8192  # texts that a process embeds: enough for sorting by length to pay off
 
 
 def embed_column(
@@ -59,12 +58,13 @@ def embed_on_spark(config: EmbedOptions) -> tuple[int, int]:
         atomic_directory(pathlib.Path(config.output).absolute(), config.overwrite) as folder,
         connect(config.spark_master, "dcse embed") as session,
     ):
-        given = [config.input]
-        paths = given if URL.match(config.input) else list_inputs(session, given, "")
+        paths = [config.input]
+        paths = paths if URL.match(config.input) else list_inputs(session, paths, "")
         frame = session.read.text(paths).withColumnRenamed("value", "text")
-        if [path for path in frame.inputFiles() if path.endswith(".xz")]:
+        files = frame.inputFiles()  # perhaps of a folder
+        if any(path.endswith(".xz") for path in files):
             raise InputError(f"`input`={config.input}: Spark reads .gz and .bz2, but no .xz")
-        if any(path.endswith(".parquet") for path in frame.inputFiles()):  # perhaps of a folder
+        if any(path.endswith(".parquet") for path in files):
             frame = session.read.parquet(*paths)
         embedded = _embed(frame, config.text_column, config, "embedding")
         embedded.write.mode("overwrite").parquet(f"file://{folder}")

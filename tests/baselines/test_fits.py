@@ -174,6 +174,8 @@ def test_a_flow_leaves_out_coordinates_that_follow_from_others():
     rows = two_moons(100)
     rows = np.concatenate([rows, np.full([100, 1], 7), rows[:, :1] - rows[:, 1:2]], axis=1)
     fitted = fit(rows, steps=2, depth=1)
+    assert "10 others: " in fitted.summary
+    assert "per dimension of these: " in fit(rows[:9], steps=1).summary  # none are held out
     assert fitted.facts["shape"] == [6, 1, 16]
     assert make_flow(fitted, 8)(rows).shape == (100, 6)
 

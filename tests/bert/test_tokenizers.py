@@ -279,6 +279,7 @@ NO_SPECIAL = json.dumps(
     {"model": {"vocab": {"a": 0}, "merges": []}, "normalizer": None, "added_tokens": []}
 )
 LATE_PADDING = "\n".join(("a", *SPECIAL_TOKENS))
+CASED = {"tokenizer_config.json": '{"do_lower_case": false}'}
 REFUSED_SETTINGS = [
     ("cased", {"normalizer": {"strip_accents": True}}),
     ("uncased", {"normalizer": {"clean_text": False}}),
@@ -318,6 +319,7 @@ def test_a_tokenizer_with_other_settings_is_refused(folders, tmp_path, kind, cha
         ({"tokenizer_config.json": '{"tokenize_chinese_chars": false}'}, "tokenize_chinese_chars"),
         ({"tokenizer_config.json": '{"unk_token": "<unk>"}'}, r"unk_token is '<unk>'"),
         ({"tokenizer_config.json": "{"}, "tokenizer_config.json"),
+        ({**CASED, "sentence_bert_config.json": '{"do_lower_case": true}'}, "keeps the case"),
         ({"tokenizer.json": '{"model": {"type": "WordPiece"}}'}, "expected a tokenizer"),
         ({"tokenizer.json": NO_SPECIAL}, r"tokenizer.json: lacks <pad>, <unk>, <s>"),
         ({"vocab.json": "{}"}, r"vocab\.json: "),

@@ -1,6 +1,7 @@
 """The command line up to where a job begins: help, flags, flag files, presets, refusals."""
 
 import dataclasses
+import io
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ import sys
 import pytest
 
 from dcse_tf.arguments import list_presets, parse_flags
+from dcse_tf.cli import commands
 from dcse_tf.cli.commands import JOBS, list_options, load_options, main
 from dcse_tf.data.corpus import PrepareOptions
 from dcse_tf.options import OptionError
@@ -106,6 +108,17 @@ def test_a_reader_who_has_gone_ends_the_output_without_a_word():
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
     os.close(writing)
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_what_is_printed_is_in_utf_8_or_as_a_terminal_can(terminal, monkeypatch):
+    out = io.TextIOWrapper(io.BytesIO(), "latin-1")
+    out.isatty = lambda: terminal
+    monkeypatch.setattr(commands, "list_jobs", lambda: "é中")
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "argv", ["dcse"])
+    main()
+    assert out.buffer.getvalue() == (b"\xe9\\u4e2d\n" if terminal else "é中\n".encode())
 
 
 # A command, and the flag or file that its message must name.

@@ -106,6 +106,9 @@ def test_an_option_of_files_takes_nothing_else(value):
 def test_a_file_that_is_not_there_is_named_before_anything_is_loaded(tmp_path):
     with pytest.raises(dcse_tf.InputError, match=r"`sts`=.*none\.txt: no such file"):
         dcse_tf.evaluate(model="run", sts=tmp_path / "none.txt")
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(dcse_tf.InputError, match=r"`input`=.*: no such file; expected one file"):
+        dcse_tf.embed(model="run", input=tmp_path / "*.txt", output="o")
 
 
 def test_the_signatures_that_editors_read_are_those_of_the_options():

@@ -27,12 +27,9 @@ pytestmark = pytest.mark.slow
 IDENTITY = "torch.nn.modules.linear.Identity"
 LENGTH, EPSILON = 12, 0.02  # as conftest's encoder has them
 SENTENCES = [
-    "where is my parcel",
-    "",
-    "i want a refund for the blue cup thanks my",
-    "好 的 发 货",
+    "where is my parcel", "", "i want a refund for the blue cup thanks my", "好 的 发 货",
     "ok . thanks",
-]
+]  # fmt: skip
 SPECIAL = ["what is [SEP] ?", "[CLS] [MASK][UNK] a [PAD]"]
 
 
@@ -210,6 +207,7 @@ def test_dense_and_normalize_modules_are_computed_in_their_order(bert, expected,
         ("2_Dense/config.json", {"bias": False}, r"2_Dense/model\.safetensors: tensors .*bias"),
         ("2_Dense/config.json", {"out_features": 4}, r"\(3, 64\).*expected .*\(4, 64\)"),
         ("1_Pooling/config.json", {"pooling_mode": ["mean", "max"]}, "mean and max"),
+        ("1_Pooling/config.json", {"include_prompt": False}, "include_prompt is false"),
         ("modules.json", {2: {"type": "sentence_transformers.models.LSTM"}}, "LSTM"),
         ("modules.json", {0: {"path": "../elsewhere"}}, "elsewhere"),
         ("config_sentence_transformers.json", {"prompts": {"a": 3}}, "prompts"),

@@ -116,15 +116,9 @@ def write_inputs(folder: pathlib.Path) -> dict[str, str]:
     ]
     path = folder / "given/groups.jsonl"
     path.write_text("".join(json.dumps(group) + "\n" for group in groups))
-    options = PrepareOptions(
-        format="candidates",
-        input=(str(path),),
-        output_dir=str(folder / "given/data"),
-        vocab=str(write_vocabulary_folder(folder / "given/vocab")),
-        dev_fraction=0.0,
-        test_fraction=0.0,
-    )
-    prepare(options)
+    values = {"format": "candidates", "input": (str(path),), "dev_fraction": 0, "test_fraction": 0}
+    values["vocab"] = str(write_vocabulary_folder(folder / "given/vocab"))
+    prepare(PrepareOptions(**values, output_dir=str(folder / "given/data")))
     write_encoder(folder / "encoder")
     places = {"dialogues": "dialogues/data", "given": "given/data", "encoder": "encoder"}
     return {name: str(folder / place) for name, place in places.items()}

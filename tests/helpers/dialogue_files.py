@@ -39,16 +39,10 @@ def run(folder, content, name="corpus", **settings):
     """Prepares a file of this content into folder / "data", all for training if not told."""
     path = folder / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    values = {
-        "format": "session_tsv",
-        "input": (str(path),),
-        "output_dir": str(folder / "data"),
-        "vocab": str(write_vocabulary_folder(folder / "vocab")),
-        "dev_fraction": 0.0,
-        "test_fraction": 0.0,
-        **settings,
-    }
-    return prepare(PrepareOptions(**values))
+    values = {"format": "session_tsv", "input": (str(path),), "output_dir": str(folder / "data")}
+    values["vocab"] = str(write_vocabulary_folder(folder / "vocab"))
+    values |= {"dev_fraction": 0.0, "test_fraction": 0.0}
+    return prepare(PrepareOptions(**values | settings))
 
 
 def read_records(folder, manifest, split="train"):

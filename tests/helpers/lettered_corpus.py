@@ -56,9 +56,6 @@ def prepare_sessions(
         "input": (str(write_sessions(folder / "sessions.jsonl", turns, words)),),
         "output_dir": str(folder / "data"),
         "vocab": str(write_vocabulary_folder(folder / "vocab")),
-        "dev_fraction": 0.0,
-        "test_fraction": 0.0,
-        "shards": 3,
-        **settings,
     }
-    return prepare(PrepareOptions(**values))
+    values |= {"dev_fraction": 0.0, "test_fraction": 0.0, "shards": 3}
+    return prepare(PrepareOptions(**values | settings))

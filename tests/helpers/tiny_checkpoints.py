@@ -36,14 +36,9 @@ MPNET = {**_SHAPE, **_BERT_SIZES, "pad_token_id": 1, "relative_attention_num_buc
 # As they stand in MPNet's file.
 MPNET_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "[UNK]", *VOCABULARY.tokens[5:-1], "<mask>")
 DISTILBERT = {
-    "vocab_size": VOCABULARY_SIZE,
-    "max_position_embeddings": POSITIONS,
-    "n_layers": LAYERS,
-    "n_heads": 2,
-    "dim": DIM,
-    "hidden_dim": 128,
-    "activation": "gelu",
-}
+    "vocab_size": VOCABULARY_SIZE, "max_position_embeddings": POSITIONS, "n_layers": LAYERS,
+    "n_heads": 2, "dim": DIM, "hidden_dim": 128, "activation": "gelu",
+}  # fmt: skip
 
 
 def rename(name: str, kind: str) -> str:
@@ -87,15 +82,11 @@ def write_weights(
     }
     for layer in range(LAYERS):
         sizes = {
-            "attention.self.query": (DIM, DIM),
-            "attention.self.key": (DIM, DIM),
-            "attention.self.value": (DIM, DIM),
-            "attention.output.dense": (DIM, DIM),
-            "attention.output.LayerNorm": (DIM,),
-            "intermediate.dense": (128, DIM),
-            "output.dense": (DIM, 128),
-            "output.LayerNorm": (DIM,),
-        }
+            "attention.self.query": (DIM, DIM), "attention.self.key": (DIM, DIM),
+            "attention.self.value": (DIM, DIM), "attention.output.dense": (DIM, DIM),
+            "attention.output.LayerNorm": (DIM,), "intermediate.dense": (128, DIM),
+            "output.dense": (DIM, 128), "output.LayerNorm": (DIM,),
+        }  # fmt: skip
         for part, shape in sizes.items():
             shapes[f"encoder.layer.{layer}.{part}.weight"] = shape
             shapes[f"encoder.layer.{layer}.{part}.bias"] = shape[:1]

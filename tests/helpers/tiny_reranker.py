@@ -64,15 +64,11 @@ def save_reranker(folder: pathlib.Path, speakers: bool = False, seed: int = 3) -
     encoder.mkdir(parents=True)
     config = {
         **make_bert_config(LAYERS, DIM, len(WITH_END.tokens)),
-        "architectures": ["BertForSequenceClassification"],
-        "hidden_act": "gelu_pytorch_tanh",
-        "id2label": {"0": "LABEL_0"},
-        "label2id": {"LABEL_0": 0},
-        "intermediate_size": WIDE,
-        "layer_norm_eps": EPSILON,
-        "max_position_embeddings": POSITIONS,
+        "architectures": ["BertForSequenceClassification"], "hidden_act": "gelu_pytorch_tanh",
+        "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}, "intermediate_size": WIDE,
+        "layer_norm_eps": EPSILON, "max_position_embeddings": POSITIONS,
         "num_attention_heads": 2,
-    }
+    }  # fmt: skip
     (encoder / "config.json").write_text(json.dumps(config))
     _write_settings(encoder, "bert", speakers)
     safetensors.numpy.save_file(make_tensors(speakers, seed), encoder / "model.safetensors")

@@ -51,10 +51,10 @@ BASE = {"arguments", "errors", "files", "input_files", "machine", "options", "pr
 # Lines of each room, and of what stands beside the package. A number may only fall: what is added
 # is paid for by what leaves. "base" are the modules at the top.
 BUDGETS = {
-    "base": 1428,
-    "baselines": 706,
-    "bert": 2537,
-    "cli": 420,
+    "base": 1426,
+    "baselines": 705,
+    "bert": 2536,
+    "cli": 419,
     "data": 3352,
     "discovery": 693,
     "encoder": 1051,
@@ -68,9 +68,9 @@ BUDGETS = {
     "serving": 490,
     "sets": 475,
     "spark": 353,
-    "tasks": 1929,
+    "tasks": 1926,
     "training": 1561,
-    "tests": 17907,
+    "tests": 17904,
     "experiments": 2988,
     "docs": 2197,
 }

@@ -52,7 +52,7 @@ def calibrate(folder, output, *flags):
 
 
 def test_a_reranker_alone_learns_what_its_wrong_answers_score(folder, tmp_path, capsys):
-    flags = f"--model={folder}/reranker", "--candidates=5", f"--check_dialogues={folder}/test.jsonl"
+    flags = f"--model={folder}/reranker", "--candidates=5", f"--check_dialogues={folder}/te*.jsonl"
     found = calibrate(folder, tmp_path / "it.json", *flags)
     reranker = Reranker.load(folder / "reranker")
     sessions = read_sessions(folder / "dev.jsonl")

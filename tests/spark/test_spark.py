@@ -46,16 +46,10 @@ def model(tmp_path_factory):
 
 def _config(folder, model, **changes):
     settings = {
-        "format": "jsonl",
-        "input": (f"{folder}/*.jsonl",),
-        "output_dir": f"{folder}/out",
-        "vocab": str(model),
-        "shards": 3,
-        "max_sequence_length": 6,
-        "dev_fraction": 0.2,
-        "test_fraction": 0.2,
-        "spark_master": "local[2]",
-    }
+        "format": "jsonl", "input": (f"{folder}/*.jsonl",), "output_dir": f"{folder}/out",
+        "vocab": str(model), "shards": 3, "max_sequence_length": 6, "dev_fraction": 0.2,
+        "test_fraction": 0.2, "spark_master": "local[2]",
+    }  # fmt: skip
     return PrepareOptions(**settings | changes)
 
 

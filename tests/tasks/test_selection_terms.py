@@ -10,8 +10,10 @@ import tensorflow as tf
 from train_options import SMALL, read_scalars
 
 import dcse_tf
+from dcse_tf.bert.vocabulary import BytePair
 from dcse_tf.reading.cross_encoder import TurnScores
 from dcse_tf.tasks.terms import selection
+from dcse_tf.tasks.terms.start import Rehearse
 
 LOGITS = np.array([1.5, -0.5, 0.25, 2.0], np.float32)  # of two pairs of rows
 LABELS = np.array([1.0, 0.0, 1.0, 0.0], np.float32)
@@ -53,6 +55,16 @@ def test_a_turn_is_scored_by_the_mean_and_the_maximum_of_its_tokens():
     layer.set_weights([kernel, np.array([0.5])])
     expected = [[-1e9] * 4, [*reference.turn_scores(turns, kernel[:, 0], 0.5), -1e9]]
     np.testing.assert_allclose(layer(tokens, places, np.zeros(2)), expected, rtol=1e-5)
+
+
+def test_any_entries_garble_a_text_where_none_begins_a_word():
+    vocabulary = BytePair((*BytePair.special, *"abc"), False, merges=())
+    setup = {"options": types.SimpleNamespace(rehearsal_texts=50), "vocabulary": vocabulary}
+    term = Rehearse(types.SimpleNamespace(**setup), 1.0)
+    ids, seed = tf.constant([[2, 5, 5, 5, 3]]), tf.constant([1, 2])
+    step = {"token_ids": ids, "responses": tf.constant([0]), "seed": lambda _: seed}
+    found = term.draw(types.SimpleNamespace(**step, add=np.array)).texts["text"]
+    assert {*found[:, 1:4].ravel()} == {5, 6, 7}
 
 
 SETTINGS = {

@@ -156,11 +156,9 @@ def test_a_resumed_run_leaves_the_encoder_of_a_straight_one(start, corpus, tmp_p
 
 
 RERANKER = {
-    "task": "response_selection",
-    "context_turns": 2,
-    "max_context_tokens": 60,
+    "task": "response_selection", "context_turns": 2, "max_context_tokens": 60,
     "max_response_tokens": 40,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("start", ["xlm-roberta"], indirect=True)

@@ -28,20 +28,11 @@ pytestmark = pytest.mark.slow
 def _build(data_dir, task, devices, **changes):
     """A training on so many devices."""
     settings = {
-        "task": task,
-        "data_dir": str(data_dir),
-        "encoder_size": "tiny",
-        "run_dir": "unused",
-        "steps": 4,
-        "global_batch_size": 8,
-        "negatives": 3,
-        "learning_rate": 1e-3,
-        "dropout": 0.0,
-        "freeze_layers": 1,
-        "freeze_embeddings": task == "dialogue_cse",
-        "warmup_steps": 2,
-        "decay": "linear",
-    }
+        "task": task, "data_dir": str(data_dir), "encoder_size": "tiny", "run_dir": "unused",
+        "steps": 4, "global_batch_size": 8, "negatives": 3, "learning_rate": 1e-3,
+        "dropout": 0.0, "freeze_layers": 1, "freeze_embeddings": task == "dialogue_cse",
+        "warmup_steps": 2, "decay": "linear",
+    }  # fmt: skip
     if task in ("mlm", "simcse"):
         del settings["negatives"]
     options = make_options(**{**settings, **changes})

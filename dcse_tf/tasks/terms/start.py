@@ -56,11 +56,8 @@ class Rehearse(Term):
         vocabulary, count = self.setup.vocabulary, self.setup.options.rehearsal_texts
         # Whole words, not pieces, take the place of ordinary tokens.
         special = vocabulary.special_ids
-        words = [
-            i
-            for i, token in enumerate(vocabulary.tokens)
-            if i not in special and vocabulary.begins_word(token)
-        ]
+        ordinary = [i for i in range(len(vocabulary.tokens)) if i not in special]
+        words = [i for i in ordinary if vocabulary.begins_word(vocabulary.tokens[i])] or ordinary
         seeds = tf.random.split(step.seed(GARBLED), 2)
         responses = tf.size(step.responses)
         drawn = tf.random.stateless_uniform([count], seeds[0], 0, responses, tf.int32)
