@@ -1,8 +1,7 @@
 """The evaluation job.
 
-If many settings are tried on a set, the best one is best partly by chance, and its score on that
-set is biased upwards. Its score on queries or pairs that were not used for the choice is unbiased,
-which is why sets can be split into halves.
+If many settings are tried on a set, the best one is best partly by chance, and its score there too
+high. On queries or pairs that were not used for the choice it is unbiased: hence the halves.
 """
 
 import contextlib
@@ -90,11 +89,8 @@ class EvaluateOptions(ModelOptions):
             several = "`retrieval`, `sts`, `response_selection` or `candidates_file`"
             raise OptionError(f"nothing to evaluate: give {several}")
         self.check_needed("response_selection", "candidates", "context_turns", "max_samples")
-        self.check_needed(
-            "candidates_file",
-            *("candidates_format", "candidates_turns", "several_positives"),
-            "max_bad_lines",
-        )
+        names = ("candidates_format", "candidates_turns", "several_positives", "max_bad_lines")
+        self.check_needed("candidates_file", *names)
         if 0 < self.max_samples < self.candidates:
             self.refuse(
                 "max_samples",
@@ -241,7 +237,7 @@ def _load(
 
         reranker = Reranker.from_options(config, "model")
         scorer = functools.partial(selection.score_by_reranker, score=reranker.score)
-        return reranker.settings, None, scorer
+        return dict.fromkeys(_OF_EMBEDDINGS) | reranker.settings, None, scorer
 
     from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 

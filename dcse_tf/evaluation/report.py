@@ -1,6 +1,7 @@
 """Writes the results of an evaluation as a table and as JSON, and compares results."""
 
 import dataclasses
+import itertools
 import pathlib
 import re
 import unicodedata
@@ -12,7 +13,7 @@ import numpy as np
 from dcse_tf.bert.encoder_options import EncoderOptions
 from dcse_tf.errors import InputError, name_input
 from dcse_tf.evaluation.bootstrap import Difference, difference, interval, score_names
-from dcse_tf.evaluation.metrics import Evaluation
+from dcse_tf.evaluation.metrics import RERANKER, Evaluation
 from dcse_tf.files import write_record
 from dcse_tf.input_files import read_json_object
 
@@ -153,31 +154,34 @@ def describe_differences(first: Mapping[str, Any], second: Mapping[str, Any]) ->
     """Lists the settings that affect scores, are known of both results, and differ."""
     lines = []
     for name in _OF_SCORES:
-        if name in first and name in second and first[name] != second[name]:
+        values = first.get(name), second.get(name)
+        if None not in values and values[0] != values[1]:
             # An empty text, or one that ends in a space, cannot be seen without quotes.
-            values = first[name], second[name]
             one, other = (v if str(v).strip() == str(v) != "" else repr(v) for v in values)
             lines.append(f"`{name}` is not the same: first {one}, second {other}")
     return lines
 
 
 def compare_results(first: list[Result], second: list[Result]) -> list[Comparison]:
-    """Compares every score that both models have on the same set; InputError if they have no set
-    with two items or more in common.
+    """Compares every score that both models have on the same set, and a re-ranker's with those by
+    each similarity of embeddings; InputError if they have no set with two items or more in common.
 
     Scores of a single item are left out, as R@k is where each group has a size of its own.
     """
     known = {(result.task, result.fingerprint): result for result in second}
     comparisons = []
-    for one in first:
-        if other := known.get((one.task, one.fingerprint)):
-            ours, theirs = (
-                {k: np.array(v) for k, v in each.items.items()} for each in (one, other)
-            )
-            for name in one.intervals:
-                scores = one.scores[name], other.scores[name]
-                found = difference(ours, theirs, name)
-                comparisons.append(Comparison(one.source, name, one.context, *scores, found))
+    for one, other in itertools.product(first, known.values()):
+        own, way = (result.task.partition("_")[2] for result in (one, other))
+        ranked = RERANKER in (own, way) and one.context == other.context
+        if one.fingerprint != other.fingerprint or not (ranked or one.task == other.task):
+            continue
+        ours = {name: np.array(values) for name, values in one.items.items()}
+        theirs = {name.replace(way, own): np.array(v) for name, v in other.items.items()}
+        for name in one.intervals:
+            label = name if own == way else f"{name}, {name.replace(own, way)}"
+            scores = one.scores[name], other.scores[name.replace(own, way)]
+            found = difference(ours, theirs, name)
+            comparisons.append(Comparison(one.source, label, one.context, *scores, found))
     if not comparisons:
         raise InputError(
             "the results have no evaluation set in common, with two items or more: the same "

@@ -151,6 +151,7 @@ def test_settings_that_bear_on_the_scores_are_named_and_no_others():
         "`prefix` is not the same: first '', second 'query: '",
     ]
     assert compare(first, first.replace(seed=2)) == []
+    assert describe_differences(first.to_dict(), {"pooling": None, "prefix": None}) == []
 
 
 def make_dialogues():

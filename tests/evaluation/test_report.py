@@ -111,6 +111,19 @@ def test_every_score_of_a_common_set_is_compared():
         assert comparison.difference == Difference(0, 0, 0, 1)
 
 
+def test_a_reranker_is_compared_with_each_similarity_of_embeddings():
+    def score(way, values, context="3 before"):
+        items = {f"{way}_r1": np.array(values), "tie_share": np.zeros(3)}
+        scores = {name: float(np.mean(found)) for name, found in items.items()}
+        return report.make_result(f"response_{way}", "s", "f", Evaluation(scores, items), context)
+
+    embeddings = [score("cosine", [0, 0, 100]), score("matching", [0, 0, 0])]
+    embeddings.append(score("cosine_bidirectional", [100] * 3, "3 before, 3 after"))
+    found = report.compare_results(embeddings, [score("reranker", [0, 100, 100])])
+    assert [each.score for each in found] == ["cosine_r1, reranker_r1", "matching_r1, reranker_r1"]
+    assert [each.difference.value for each in found] == pytest.approx([100 / 3, 200 / 3])
+
+
 def test_only_scores_of_the_same_set_and_task_and_of_several_items_are_compared():
     for other in ([], [rank(fingerprint="f9")], [rank(task="response_matching")]):
         with pytest.raises(InputError, match="no evaluation set in common"):
