@@ -10,6 +10,7 @@ import dataclasses
 import math
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -122,7 +123,9 @@ def _score(
     """Of each sample of a file the cosines and the re-ranker's scores of its candidates, the true
     response first, float `[2, candidates]`; 0 of a stage that there is not.
     """
-    samples = [dataclasses.replace(sample, later=()) for sample in drawn]  # only earlier turns
+    # Only what a query of `search` has: earlier turns, and not who said them.
+    without: dict[str, Any] = {"later": (), "roles": None, "responder": None}
+    samples = [dataclasses.replace(sample, **without) for sample in drawn]
     rows: list[Sequence[np.ndarray]] = [[np.zeros(len(x.candidates)) for x in samples]] * 2
     if encoder:
         found = score_by_embeddings(samples, encoder.encode, encoder.heads)

@@ -153,12 +153,8 @@ class Searcher:
             sums = row + weight * np.array([hit.cosine for hit in hits])
             # Of equal ones, the nearer first.
             order = np.argsort(-sums, kind="stable")[: config.top * (sums.max() > least)]
-            answers.append(
-                [
-                    dataclasses.replace(hits[place], rank=rank, score=float(row[place]))
-                    for rank, place in enumerate(order, start=1)
-                ]
-            )
+            best = [dataclasses.replace(hits[place], score=float(row[place])) for place in order]
+            answers.append([dataclasses.replace(hit, rank=n) for n, hit in enumerate(best, 1)])
         return answers
 
     def answer_all(self, queries: Iterable[str]) -> Iterator[tuple[str, list[Hit]]]:

@@ -37,8 +37,8 @@ def test_wrong_answers_are_given_at_no_higher_a_rate(rate):
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("calibrate")
     save_checkpoint(folder / "model", build_backbone())
-    save_reranker(folder / "reranker")
-    dialogues = list(make_dialogues(90).items())
+    save_reranker(folder / "reranker", speakers=True)
+    dialogues = [(name, [("a", x) for _, x in own]) for name, own in make_dialogues(90).items()]
     (folder / "dev.jsonl").write_text(json_lines(dict(dialogues[:50])))
     (folder / "test.jsonl").write_text(json_lines(dict(dialogues[50:80])))
     texts = [f"{text}\n" for _, turns in dialogues[80:] for _, text in turns]
