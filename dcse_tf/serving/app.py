@@ -206,7 +206,7 @@ class Service:
         wait = options.max_wait_ms / 1000
         self.batcher = Batcher(self._compute, options.batch_tokens, wait, options.max_queue)
         self._reranker = reranker
-        self._unit_norm = options.unit_norm
+        self.unit_norm = options.unit_norm  # of what /v1/embeddings answers alone
         self._longest = encoder.settings.get("max_sequence_length") or 512
 
     async def embed(self, texts: list[str]) -> tuple[np.ndarray, int, int]:
@@ -219,9 +219,9 @@ class Service:
 
     async def relevance(self, query: str, documents: list[str]) -> tuple[np.ndarray, int]:
         """Scores documents by their relevance to a query: probabilities by the re-ranker or,
-        without one, cosines with the mean embedding of the query's turns. A blank document has the
-        lowest, 0 or -1. Returns float64 `[documents]`, or `[0]` if none of them is good enough,
-        and the number of tokens.
+        without one, the cosines that `evaluate` scores by, with the mean embedding of the query's
+        turns. A blank document has the lowest, 0 or -1. Returns float64 `[documents]`, or `[0]` if
+        none of them is good enough, and the number of tokens.
         """
         turns = split_turns(query)
         if self._reranker:
@@ -234,9 +234,8 @@ class Service:
                 return np.zeros(0), sum(tokens)
             return scipy.special.expit(np.array(logits, np.float64)), sum(tokens)
         rows, read, _ = await self.embed([*turns, *documents])
-        rows = normalize(rows)
         context = normalize(rows[: len(turns)].mean(axis=0, keepdims=True))
-        cosines = rows[len(turns) :] @ context[0]
+        cosines = normalize(rows[len(turns) :]) @ context[0]
         return np.where([is_blank(text) for text in documents], -1.0, cosines), read
 
     def _estimate(self, texts: list[str]) -> list[int]:
@@ -251,8 +250,7 @@ class Service:
             candidates = [[response] for response in responses]
             scores = self._reranker.score(contexts, candidates, show_progress=False)
             return np.concatenate(scores).tolist()
-        encode = self.encoder.encode_and_mark
-        rows, truncated, tokens = encode(items, normalize_embeddings=self._unit_norm)
+        rows, truncated, tokens = self.encoder.encode_and_mark(items)
         return list(zip(rows, tokens.tolist(), truncated.tolist(), strict=True))
 
 
@@ -312,6 +310,7 @@ def _add_routes(app: fastapi.FastAPI, service: Service) -> None:
         if form.dimensions not in (None, dim := service.encoder.dim):
             raise HTTPException(400, f"dimensions: this model's embeddings have {dim}.")
         rows, tokens, truncated = await service.embed(form.input)
+        rows = normalize(rows).astype(np.float32) if service.unit_norm else rows
         vectors: list[Any] = rows.tolist()
         if form.encoding_format == "base64":  # of little-endian float32, as OpenAI's clients expect
             vectors = [base64.b64encode(row.astype("<f4")).decode() for row in rows]

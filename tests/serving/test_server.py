@@ -24,6 +24,7 @@ from tiny_reranker import save_reranker
 from dcse_tf.discovery.clusters import Clusters
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
+from dcse_tf.evaluation.response_selection import Sample, score_by_embeddings
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.serving.app import Service, create_app
 from dcse_tf.serving.serve import ServeOptions, listen, make_app
@@ -151,7 +152,7 @@ def test_blank_documents_come_last(app, models, encoder):
 
 @pytest.mark.parametrize("unit_norm", [False, True])
 def test_without_a_re_ranker_documents_are_ordered_by_cosine(encoder, unit_norm):
-    """That of the mean of the query's turns; `unit_norm` changes the embeddings' length alone."""
+    """By that of `evaluate`, whatever `unit_norm`, which changes the embeddings' length alone."""
     service = Service(ServeOptions(model="m", unit_norm=unit_norm), encoder, None)
     app = create_app(service, [], 1000)
     answers = ask(
@@ -160,9 +161,8 @@ def test_without_a_re_ranker_documents_are_ordered_by_cosine(encoder, unit_norm)
         ("POST", "/v1/embeddings", {"input": DOCUMENTS}),
     )
     scores = {each["index"]: each["relevance_score"] for each in answers[0].json()["results"]}
-    rows = encoder.encode([*QUERY.split(" [EOT] "), *DOCUMENTS], normalize_embeddings=True)
-    context = rows[:2].mean(axis=0)
-    expected = [*(rows[2:] @ context / np.linalg.norm(context)), -1.0]
+    sample = Sample(QUERY.split(" [EOT] "), DOCUMENTS)
+    expected = [*score_by_embeddings([sample], encoder.encode, {})["cosine"][0], -1.0]
     np.testing.assert_allclose([scores[place] for place in range(4)], expected, atol=1e-5)
     embeddings = [each["embedding"] for each in answers[1].json()["data"]]
     expected = encoder.encode(DOCUMENTS, normalize_embeddings=unit_norm)
@@ -220,7 +220,7 @@ def test_who_has_no_key_is_asked_for_one_except_for_health(app):
 def test_a_full_queue_and_a_model_that_fails():
     begun, let = threading.Event(), threading.Semaphore(0)
 
-    def embed(texts, normalize_embeddings):
+    def embed(texts):
         begun.set()
         let.acquire(timeout=10)
         if "fail" in texts:
