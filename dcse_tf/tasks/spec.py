@@ -78,8 +78,8 @@ class Term:
         name: its name, by which its option NAME_weight is found.
         options: the options that it adds to a task, off by default.
         needs_start: whether it compares the encoder with the one that training started from.
-        rows: the name of its rows; terms with one name for them read the same rows, and only the
-            first draws them.
+        rows: the name of its rows, by default its own; terms with one name for them read the same
+            rows, and only the first draws them.
         label: what its metrics begin with in the log; the first term's may be empty.
         fade: share of the training after which its weight falls in a line, to 0 at the end.
     """
@@ -87,13 +87,15 @@ class Term:
     name: ClassVar[str]
     options: ClassVar[type[Options]] = Options
     needs_start: ClassVar[bool] = False
+    rows: str = ""
 
     def __init__(self, setup: Setup, weight: float | None = None):
         self.setup = setup
         if weight is None:
             weight = float(getattr(setup.options, f"{self.name}_weight", 0.0))
         self.weight = weight
-        self.rows = self.label = self.name
+        self.label = self.name
+        self.rows = self.rows or self.name
         self.fade = 1.0
 
     def build(self, reader: "Reader") -> None:

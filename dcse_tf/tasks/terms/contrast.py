@@ -25,13 +25,12 @@ class Contrast(Term):
     negative), positive_similarity and negative_similarity (the mean over a row's negatives).
     """
 
-    name = "contrast"
+    name, rows = "contrast", "responses"
 
     def __init__(
         self, setup: Setup, weight: float, similarity: str = "matching", first_dims: int = 0
     ):
         super().__init__(setup, weight)
-        self.rows = "responses"
         self.similarity, self.first_dims = similarity, first_dims
         self.label = f"{similarity}_{first_dims}" if first_dims else similarity
 

@@ -74,7 +74,10 @@ class Match(Term):
         return dialogue_step.draw_matching(step, self.setup.options.negatives)
 
     def compute(self, encoded: Encoded, rows: KerasTensors) -> KerasTensors:
-        logits, labels = self.head(encoded.take_vectors(rows["text"])), rows["labels"]
+        return self._grade(self.head(encoded.take_vectors(rows["text"])), rows["labels"])
+
+    def _grade(self, logits: keras.KerasTensor, labels: keras.KerasTensor) -> KerasTensors:
+        """The loss and the accuracy of rows, given what the head says of them."""
         hits = ops.cast(ops.equal(logits > 0.0, labels > 0.5), "float32")
         return {"loss": ops.softplus(logits) - labels * logits, "accuracy": hits}
 
@@ -110,15 +113,13 @@ class Consistency(Match):
     def draw(self, step: DialogueStep) -> Segments:
         return dialogue_step.draw_consistency(step)
 
-    def compute(self, encoded: Encoded, rows: KerasTensors) -> KerasTensors:
-        logits, labels = self.head(encoded.take_vectors(rows["text"])), rows["labels"]
-        scores = ops.reshape(ops.sigmoid(logits), (-1, 2))
-        hits = ops.repeat(ops.cast(scores[:, 0] > scores[:, 1], "float32"), 2)
-        if self.setup.options.consistency != "margin":
-            return {"loss": ops.softplus(logits) - labels * logits, "accuracy": hits}
-        losses = ops.relu(_MARGIN - scores[:, 0] + scores[:, 1])
-        # Both rows of a pair have its loss.
-        return {"loss": ops.repeat(losses, 2), "accuracy": hits}
+    def _grade(self, logits: keras.KerasTensor, labels: keras.KerasTensor) -> KerasTensors:
+        own, strange = ops.unstack(ops.reshape(ops.sigmoid(logits), (-1, 2)), axis=1)
+        # Both rows of a pair have its loss and its accuracy.
+        values = {"accuracy": ops.repeat(ops.cast(own > strange, "float32"), 2)}
+        if self.setup.options.consistency == "margin":
+            values["loss"] = ops.repeat(ops.relu(_MARGIN - own + strange), 2)
+        return {**super()._grade(logits, labels), **values}
 
 
 class Incoherence(Term):
@@ -181,16 +182,14 @@ class SegmentPairs(Match):
         rule = _make_masking_rule(self.setup)
         return dialogue_step.draw_pairs(step, self.setup.options.pairs, rule)
 
-    def compute(self, encoded: Encoded, rows: KerasTensors) -> KerasTensors:
-        return _choose(self.head(encoded.take_vectors(rows["text"])), rows["labels"])
+    def _grade(self, logits: keras.KerasTensor, labels: keras.KerasTensor) -> KerasTensors:
+        return _choose(logits, labels)
 
 
 class MaskedLmOfPairs(MaskedLm):
     """Post-training: masked tokens of the pairs' sequences. Metrics: accuracy."""
 
-    def __init__(self, setup: Setup, weight: float | None = None):
-        super().__init__(setup, weight)
-        self.rows = SegmentPairs.name
+    rows = SegmentPairs.name
 
     def compute(self, encoded: Encoded, rows: KerasTensors) -> KerasTensors:
         weights = {"weights": rows["token_weights"], "total": rows["token_weights_total"]}

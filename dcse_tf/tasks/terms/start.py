@@ -8,7 +8,7 @@ from dcse_tf.data.table import GARBLED, Rows, Step
 from dcse_tf.matching.equations import masked_mean, unit
 from dcse_tf.matching.heads import ContextPrediction
 from dcse_tf.tasks.objective import Encoded
-from dcse_tf.tasks.spec import KerasTensors, Setup, Term
+from dcse_tf.tasks.spec import KerasTensors, Term
 
 # The learning rate of the heads, as a multiple of the encoder's: they begin at random.
 _RATE = 25.0
@@ -21,12 +21,8 @@ class Predict(Term):
     The rows are those of the contrast.
     """
 
-    name = "prediction"
+    name, rows = "prediction", "responses"
     needs_start = True
-
-    def __init__(self, setup: Setup):
-        super().__init__(setup)
-        self.rows = "responses"
 
     def draw(self, step: ResponseStep) -> Rows:
         return draw_candidates(step, self.setup.options.negatives)
