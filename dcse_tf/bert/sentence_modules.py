@@ -44,7 +44,7 @@ PROMPTS_FILE = "config_sentence_transformers.json"
 class SentenceModules:
     """What a sentence-transformers model does with token embeddings."""
 
-    pooling: str  # "mean" or "cls"; empty if nothing says it
+    pooling: str = ""  # "mean" or "cls"; empty if nothing says it
     maps: tuple[AffineMap, ...] = ()  # applied in order to the sentence embedding
     unit_norm: bool = False  # whether the result is scaled to unit length
 
@@ -62,7 +62,7 @@ def read_modules(transformer: pathlib.Path, dim: int) -> SentenceModules:
     """
     path = _find_with(transformer, MODULES_FILE)
     if path is None:
-        return SentenceModules("")
+        return SentenceModules()
     modules = _list_modules(path)[1:]
     names = [name for name, _ in modules]
     if names[:1] != ["Pooling"] or not {*names[1:]} <= {"Dense", "Normalize"}:

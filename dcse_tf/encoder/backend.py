@@ -15,7 +15,7 @@ BATCH_TOKENS = 2048
 _BYTES_PER_TOKEN = 4
 
 # Called with (tokens done, tokens in all).
-Progress = Callable[[int, int], object]
+OnProgress = Callable[[int, int], object]
 # A function from the texts of contexts and of their candidates, the same number for each context,
 # to similarities float32 `[contexts, candidates]`.
 Match = Callable[[list[list[str]], list[list[str]]], np.ndarray]
@@ -53,7 +53,7 @@ class Backend(abc.ABC):
         """Embeds n inputs from `read`, none longer than `tokens`, to float `[n, dim]`."""
 
     def embed_texts(
-        self, texts: list[str], batch_size: int | None = None, progress: Progress | None = None
+        self, texts: list[str], batch_size: int | None = None, progress: OnProgress | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Embeds texts, each distinct one once, to float32 `[texts, dim]` in the order given, `[0,
         dim]` for no texts; with the lengths in tokens, int `[texts]`, and whether a text was
@@ -74,7 +74,7 @@ class Backend(abc.ABC):
         inputs: Any,
         lengths: np.ndarray,
         batch_size: int | None = None,
-        progress: Progress | None = None,
+        progress: OnProgress | None = None,
     ) -> np.ndarray:
         """Embeds inputs from `read`, at least one, of the lengths int `[inputs]`, in batches of
         similar lengths, see `batch_by_length`: float32 `[inputs, dim]`.
@@ -119,7 +119,7 @@ def batch_by_length(
     lengths: np.ndarray,
     batch_tokens: int,
     batch_size: int | None = None,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> Iterator[np.ndarray]:
     """Yields batches of inputs of similar lengths, the shortest first, as the places of the inputs
     by ascending length, and tells the progress after each.
@@ -161,8 +161,12 @@ def hash_arrays(arrays: Mapping[str, np.ndarray], settings: Mapping[str, Any]) -
 
 def hash_maps(maps: Sequence[AffineMap]) -> str:
     """`hash_arrays` of what maps compute one after another; empty without any."""
-    names = "shift", "matrix", "bias"
-    arrays = {f"{i}/{x}": getattr(step, x) for i, step in enumerate(maps) for x in names}
-    marks = [(x, i) for i, step in enumerate(maps) for x in (step.activation, "unit" * step.unit)]
-    places = {x: [i for other, i in marks if other == x] for x, _ in marks if x}
-    return hash_arrays(arrays, places) if maps else ""
+    arrays: dict[str, np.ndarray] = {}
+    marked: dict[str, list[int]] = {}  # the maps with an activation, and those with `unit`
+    for place, step in enumerate(maps):
+        arrays |= {f"{place}/{name}": getattr(step, name) for name in ("shift", "matrix", "bias")}
+        if step.activation:
+            marked.setdefault(step.activation, []).append(place)
+        if step.unit:
+            marked.setdefault("unit", []).append(place)
+    return hash_arrays(arrays, marked) if maps else ""

@@ -179,16 +179,14 @@ def load_static(folder: pathlib.Path) -> FunctionBackend:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     unk = getattr(tokenizer.model, "unk_token", None)
-    unk_id = tokenizer.token_to_id(unk) if unk else None
-    unk_id = -1 if unk_id is None else unk_id
+    unk_id = tokenizer.get_vocab().get(unk, -1) if unk else -1
     unknown = UnknownTokens(unk_id, str(unk))
     unit_norm = bool(read_json_object(folder / "config.json").get("normalize"))
 
     def encode(texts: list[str]) -> np.ndarray:
         import scipy.sparse  # takes a fifth of a second
 
-        found = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        lists = [each.ids for each in found]
+        lists = [x.ids for x in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
         ids = np.fromiter(itertools.chain.from_iterable(lists), np.int32)
         unknown.add(ids, len(texts))
         known = ids != unk_id

@@ -4,7 +4,7 @@ baseline that was fitted to one.
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -16,7 +16,7 @@ from dcse_tf.baselines.registry import is_baseline, read_baseline
 from dcse_tf.bert.checkpoints import approximates_gelu, read_config, read_max_sequence_length
 from dcse_tf.bert.encoder_options import EncoderOptions
 from dcse_tf.bert.fused_bert import FusedBert, Hold
-from dcse_tf.bert.sentence_modules import AffineMap, read_modules
+from dcse_tf.bert.sentence_modules import read_modules
 from dcse_tf.bert.token_rows import TokenRows, UnknownTokens
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.bert.vocabulary import Vocabulary
@@ -211,9 +211,9 @@ def load_graph(
         vocabulary = vocabulary.with_prefix(options.prefix)
     vocabulary.require_room(length)
     pooling, layer, fingerprint = _read_pooling(folder, options, config["hidden_size"])
-    # A run that began with Dense modules was trained behind them.
+    # A run that began with Dense modules was trained behind them, not behind a head or a baseline.
     trained = equations.has_matching(folder) or bool(read_heads(folder))
-    maps_tokens = trained and layer is not None and layer.name == "dense"
+    maps_tokens = trained and not options.projection and not is_baseline(folder)
     return EncoderGraph(
         *(bert, vocabulary, length, pooling, layer, equations.read_matching(folder), folder),
         *(fingerprint, maps_tokens, batch_tokens, compute_dtype),
@@ -226,33 +226,29 @@ def _read_pooling(
     """The pooling, "mean" or "cls"; the layer applied to pooled embeddings `[n, dim]`, if any; and
     a hash of what it computes: as the user asks, or by default as the checkpoint was made.
     """
-    baseline = read_baseline(folder) if is_baseline(folder) else None
-    modules = None if baseline else read_modules(folder, dim)
-    pooling, fixed = "mean", True
-    maps: Sequence[AffineMap] = modules.maps if modules else ()
-    if side := options.projection:
-        heads = {} if baseline else read_heads(folder)
-        if not heads:
-            raise InputError(
-                f"`projection`={side}: {folder} has no projection heads; expected the run of a "
-                "training with `projection_dim`"
-            )
-        maps = *maps, *heads[side]
-    elif baseline:
-        pooling = str(baseline.pooling)
-    elif modules and modules.pooling:
-        if modules.unit_norm:
-            told = "here they keep their length, export has `unit_norm`"
-            logging.info("%s scales its embeddings to unit length (Normalize); %s", folder, told)
-        pooling, fixed = modules.pooling, bool(maps)
-    else:
-        fixed = False
-    # What was fitted or trained behind one pooling has no meaning behind another.
-    if fixed and options.pooling not in ("", pooling):
-        raise InputError(f"`pooling`={options.pooling}: {folder} was made for `pooling`={pooling}")
-    pooling = options.pooling or pooling
-    if baseline:
+    side, fitted = options.projection, is_baseline(folder)
+    heads = read_heads(folder) if side and not fitted else {}
+    if side and not heads:
+        raise InputError(
+            f"`projection`={side}: {folder} has no projection heads; expected the run of a "
+            "training with `projection_dim`"
+        )
+    if fitted:
+        baseline = read_baseline(folder)
+        pooling, layer = str(baseline.pooling), baseline.make(dim)
         fingerprint = hash_arrays(baseline.fitted.tensors, baseline.fitted.facts)
-        return pooling, baseline.make(dim), fingerprint
-    name = f"{side}_head" if side else "dense"
-    return pooling, AffineMaps(maps, name=name) if maps else None, hash_maps(maps)
+    else:
+        modules = read_modules(folder, dim)
+        maps = (*modules.maps, *(heads[side] if side else ()))
+        layer, fingerprint = AffineMaps(maps) if maps else None, hash_maps(maps)
+        pooling = "mean" if side else modules.pooling or "mean"
+        if modules.unit_norm and not side:
+            logging.info(
+                "%s scales its embeddings to unit length (Normalize); here they keep their length, "
+                "export has `unit_norm`",
+                folder,
+            )
+    # What was fitted or trained behind one pooling has no meaning behind another.
+    if layer is not None and options.pooling not in ("", pooling):
+        raise InputError(f"`pooling`={options.pooling}: {folder} was made for `pooling`={pooling}")
+    return options.pooling or pooling, layer, fingerprint

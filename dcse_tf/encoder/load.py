@@ -9,7 +9,7 @@ import pathlib
 from dcse_tf.baselines.registry import is_baseline, read_baseline
 from dcse_tf.bert.checkpoints import read_config, resolve_checkpoint
 from dcse_tf.bert.encoder_options import ModelOptions
-from dcse_tf.bert.sentence_modules import read_modules
+from dcse_tf.bert.sentence_modules import SentenceModules, read_modules
 from dcse_tf.encoder import exported_models
 from dcse_tf.encoder.backend import Backend, FunctionBackend, hash_arrays
 from dcse_tf.errors import InputError, name_missing_tensorflow
@@ -52,15 +52,18 @@ def find_folder(name: str, option: str) -> pathlib.Path:
     return folder if is_baseline(folder) else resolve_checkpoint(name, option)
 
 
-def resolve_transformer(name: str, option: str, keeps_dense: bool = False) -> pathlib.Path:
-    """The folder of a checkpoint, see `resolve_checkpoint`. Raises InputError if something fitted
-    or trained follows the pooling, which would be lost in what is made of the transformer, unless
-    the caller keeps Dense modules: those that act on tokens as on their mean.
+def resolve_transformer(
+    name: str, option: str, keeps_dense: bool = False
+) -> tuple[pathlib.Path, SentenceModules]:
+    """The folder of a checkpoint, see `resolve_checkpoint`, and its modules. Raises InputError if
+    what follows the pooling would be lost in what is made of the transformer: a baseline, and a
+    Dense module, unless the caller keeps those that act on tokens as on their mean.
     """
     folder = resolve_checkpoint(name, option)
     if is_baseline(folder):
-        why = "is a fitted baseline; give the encoder it is made of"
-        raise InputError(f"`{option}`={folder}: {why}")
+        raise InputError(
+            f"`{option}`={folder}: is a fitted baseline; give the encoder it is made of"
+        )
     modules = read_modules(folder, read_config(folder)["hidden_size"])
     bent = any(step.activation or step.unit for step in modules.maps)
     if modules.maps and (bent or modules.pooling == "cls" or not keeps_dense):
@@ -69,7 +72,7 @@ def resolve_transformer(name: str, option: str, keeps_dense: bool = False) -> pa
             "embeddings keeps one without activation right behind the mean); to start without it, "
             "give a copy of the folder that has no modules.json"
         )
-    return folder
+    return folder, modules
 
 
 def refuse_reranker(folder: pathlib.Path, name: str, option: str) -> None:

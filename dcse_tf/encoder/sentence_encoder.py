@@ -13,8 +13,7 @@ from absl import logging
 
 from dcse_tf.bert.encoder_options import ModelOptions
 from dcse_tf.bert.vocabulary import NO_CANDIDATE, is_blank
-from dcse_tf.encoder.backend import Backend, Match, normalize
-from dcse_tf.encoder.backend import Progress as ProgressFunction
+from dcse_tf.encoder.backend import Backend, Match, OnProgress, normalize
 from dcse_tf.encoder.load import load_backend
 from dcse_tf.errors import InputError
 from dcse_tf.files import hash_bytes
@@ -121,7 +120,7 @@ class SentenceEncoder:
         self,
         texts: str | Iterable[str],
         batch_size: int | None = None,
-        show_progress: bool | ProgressFunction = True,
+        show_progress: bool | OnProgress = True,
         normalize_embeddings: bool = False,
     ) -> np.ndarray:
         """Embeds sentences; repeated ones are computed once.
@@ -159,7 +158,7 @@ class SentenceEncoder:
     def encode_and_mark(
         self,
         sentences: list[str],
-        progress: ProgressFunction | None = None,
+        progress: OnProgress | None = None,
         normalize_embeddings: bool = False,
         batch_size: int | None = None,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

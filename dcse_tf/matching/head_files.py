@@ -28,17 +28,14 @@ def list_head_maps(heads: Sequence["ProjectionHead"]) -> HeadMaps:
     """What the heads of contexts and of responses compute, as affine maps."""
     found = {}
     for side, head in zip(SIDES, heads, strict=False):
-        hidden, bias, output = (
-            np.float32(head.rate) * variable.numpy()
-            for variable in (head.hidden_kernel, head.hidden_bias, head.output_kernel)
-        )
-        found[side] = _make_maps(hidden, bias, output, np.zeros(head.units, np.float32))
+        variables = (head.hidden_kernel, head.hidden_bias, head.output_kernel)
+        weights = [np.float32(head.rate) * variable.numpy() for variable in variables]
+        found[side] = _make_maps([*weights, np.zeros(head.units, np.float32)])
     return found
 
 
-def _make_maps(
-    hidden: np.ndarray, bias: np.ndarray, output: np.ndarray, output_bias: np.ndarray
-) -> tuple[AffineMap, ...]:
+def _make_maps(weights: Sequence[np.ndarray]) -> tuple[AffineMap, ...]:
+    hidden, bias, output, output_bias = weights
     first, second = (np.zeros(len(kernel), np.float32) for kernel in (hidden, output))
     return AffineMap(first, hidden, bias, "relu"), AffineMap(second, output, output_bias)
 
@@ -48,6 +45,7 @@ def project(embeddings: np.ndarray, maps: Sequence[AffineMap]) -> np.ndarray:
     for step in maps:
         shifted = np.asarray(embeddings, step.matrix.dtype) - step.shift
         embeddings = shifted @ step.matrix + step.bias
+        assert step.activation in ("", "relu")  # a head has no other
         embeddings = np.maximum(embeddings, 0) if step.activation else embeddings
     return np.asarray(embeddings, np.float32)
 
@@ -70,6 +68,6 @@ def read_heads(folder: pathlib.Path) -> HeadMaps:
         return {}
     tensors = read_tensor_file(path)
     try:
-        return {side: _make_maps(*(tensors[f"{side}.{x}"] for x in _PARTS)) for side in SIDES}
+        return {side: _make_maps([tensors[f"{side}.{x}"] for x in _PARTS]) for side in SIDES}
     except (KeyError, TypeError) as error:
         raise InputError(f"{path}: expected the weights of projection heads: {error}") from error

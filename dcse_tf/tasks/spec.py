@@ -8,6 +8,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from dcse_tf.bert.sentence_modules import SentenceModules
 from dcse_tf.options import Options
 from dcse_tf.reading.reranker_files import RerankerSettings
 
@@ -53,6 +54,7 @@ class Setup:
     manifest: "Manifest"  # of the prepared corpus
     vocabulary: "Vocabulary"  # of the encoder and the corpus
     source: pathlib.Path | None = None  # the checkpoint to start from; None for random weights
+    modules: SentenceModules = dataclasses.field(default_factory=SentenceModules)  # behind that
     tensors: dict[str, Any] = dataclasses.field(default_factory=dict)  # of that, for heads
     backbone: "keras_hub.models.BertBackbone" = None  # None if the task trains another model
     encoder: "keras.Model" = None  # the functional encoder built on it, for evaluation

@@ -13,7 +13,7 @@ from absl import logging
 from dcse_tf.bert import bert, checkpoints
 from dcse_tf.bert import weights as bert_weights
 from dcse_tf.bert.families import is_relative
-from dcse_tf.bert.sentence_modules import SentenceModules, read_modules, read_prefix
+from dcse_tf.bert.sentence_modules import SentenceModules, read_prefix
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.prepare import VOCABULARY_FOLDER
@@ -63,9 +63,9 @@ class Training(Objective):
 def read_setup(options: TrainOptions) -> Setup:
     """Finds the checkpoint, reads the corpus' manifest and resolves the options for both."""
     data_dir, reads_pairs = pathlib.Path(options.data_dir), options.end_of_turn
-    folder, config = None, bert.make_bert_config(1, 64, 1)
+    folder, modules, config = None, SentenceModules(), bert.make_bert_config(1, 64, 1)
     if options.encoder:
-        folder = resolve_transformer(options.encoder, "encoder", keeps_dense=not reads_pairs)
+        folder, modules = resolve_transformer(options.encoder, "encoder", not reads_pairs)
         config = checkpoints.read_config(folder)
     # The encoder must always see the prefix that the corpus was prepared with.
     prefix = read_prefix(data_dir / VOCABULARY_FOLDER)
@@ -88,7 +88,7 @@ def read_setup(options: TrainOptions) -> Setup:
             f"from a response; `task`={options.task} expects another encoder, such as a BERT"
         )
     resolved = options.resolve(manifest, config["max_position_embeddings"])
-    return Setup(resolved, manifest, vocabulary, folder)
+    return Setup(resolved, manifest, vocabulary, folder, modules)
 
 
 def build_training(
@@ -125,7 +125,7 @@ def build_training(
         options.seed,
         replicas=strategy.num_replicas_in_sync,
         row_length=options.row_length if options.layout == "packed" else 0,
-        own=_list_own_replicas(strategy),
+        own=inner.read_worker().own_replicas(strategy.num_replicas_in_sync),
     )
     with strategy.scope():
         if options.has_bert:
@@ -140,8 +140,8 @@ def build_training(
         rate = options.learning_rate, options.warmup_steps, options.decay, options.steps
         optimizer = inner.build_optimizer(inner.WarmupDecay(*rate), options.weight_decay)
     asked = tf.Variable(False, trainable=False) if stop_asked is None else stop_asked
-    settings = options.clip_norm, asked, options.seed
-    trainer = inner.Trainer(strategy, objective.model, optimizer, *settings)
+    model, clip_norm = objective.model, options.clip_norm
+    trainer = inner.Trainer(strategy, model, optimizer, clip_norm, asked, options.seed)
     return Training(**vars(objective), trainer=trainer, stream=stream)
 
 
@@ -172,11 +172,11 @@ def _add_encoder(setup: Setup, backbone: keras_hub.models.BertBackbone | None) -
     bert.freeze(backbone, options.freeze_layers, options.freeze_embeddings)
     if options.lora_rank:
         bert.add_adapters(backbone, options.lora_rank, options.seed)
-    modules = read_modules(folder, backbone.hidden_dim) if folder else SentenceModules("")
-    if modules.pooling == "cls" and not options.end_of_turn:
-        told = "%s pools by [CLS]; what is trained from it pools by the mean, as in dev scores"
-        logging.warning(told, folder)
-    dense = AffineMaps(modules.maps, name="dense") if modules.maps else None
+    if setup.modules.pooling == "cls" and not options.end_of_turn:
+        logging.warning(
+            "%s pools by [CLS]; what is trained from it pools by the mean, as in dev scores", folder
+        )
+    dense = AffineMaps(setup.modules.maps, name="dense") if setup.modules.maps else None
     parts = options.build_parts(dense.dim if dense else backbone.hidden_dim)
     if dense and parts.centering:
         options.refuse("center_tokens", f"would change the Dense modules of {folder}")
@@ -185,12 +185,3 @@ def _add_encoder(setup: Setup, backbone: keras_hub.models.BertBackbone | None) -
     return dataclasses.replace(
         setup, tensors=tensors, backbone=backbone, encoder=encoder, parts=parts
     )
-
-
-def _list_own_replicas(strategy: tf.distribute.Strategy) -> range | None:
-    """The numbers of this worker's replicas, which are consecutive; None for a single worker."""
-    worker = inner.read_worker()
-    if worker.count == 1:
-        return None
-    count = strategy.num_replicas_in_sync // worker.count
-    return range(worker.index * count, (worker.index + 1) * count)

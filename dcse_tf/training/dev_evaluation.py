@@ -39,7 +39,10 @@ def make_dev_evaluation(objective: Objective) -> Callable[[], Scores]:
     score_task, parts = make_evaluation(objective), list(_list_parts(objective, samples))
 
     def evaluate() -> Scores:
-        found = {n: v for part in parts for e in part().values() for n, v in e.scores.items()}
+        found: Scores = {}
+        for part in parts:
+            for evaluation in part().values():
+                found |= evaluation.scores
         scores = score_task() | {name: found[name] for name in names if name in found}
         return {f"dev/{name}": value for name, value in scores.items()}
 
@@ -100,6 +103,7 @@ def _make_samples(setup: Setup) -> list[selection.Sample]:
         few = f"{path}: too few dev sessions"
         if options.dev_samples < metrics.CANDIDATES:
             few = f"`dev_samples`={options.dev_samples}: too few"
-        told = "%s to rank a response among %d; no response selection"
-        logging.warning(told, few, metrics.CANDIDATES)
+        logging.warning(
+            "%s to rank a response among %d; no response selection", few, metrics.CANDIDATES
+        )
     return samples

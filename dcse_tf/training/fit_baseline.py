@@ -24,7 +24,7 @@ def fit_baseline(options: registry.BaselineOptions) -> str:
     with atomic_directory(pathlib.Path(options.output_dir), options.overwrite) as folder:
         corpus = pooling = None
         if isinstance(options, registry.FittedToEmbeddings):
-            source = resolve_transformer(options.encoder, "encoder")
+            source, _ = resolve_transformer(options.encoder, "encoder")
             refuse_reranker(source, options.encoder, "encoder")
             encoder = load_graph(source, options, options.batch_tokens)
             embed = functools.partial(_embed_corpus, options, encoder)

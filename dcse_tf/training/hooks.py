@@ -181,7 +181,6 @@ class Evaluate(Hook):
     folder: pathlib.Path  # of the best encoder
     metric: str  # name of the dev score that decides
     write: Callable[[pathlib.Path], None]  # writes the current encoder into a folder
-    lower_is_better: bool = False
     kept: Kept | None = None
     outcome: Outcome | None = None  # the result of the run, when it has ended
     _scores: Scores | None = None
@@ -222,12 +221,15 @@ class Evaluate(Hook):
             seconds = time.monotonic() - started
             logging.info("step %d, evaluated in %.0f s:\n%s", step, seconds, format_table(scores))
             if self.metric not in scores:
-                told = f"`best_metric`={self.metric}: cannot be computed on these dev data; prepare"
-                known = f"or choose by one of {', '.join(sorted(scores))}"
-                raise TrainingError(f"{told} them with a larger `dev_fraction`, {known}")
-        metric, before = self.metric if scores else "", self.kept.score if self.kept else None
+                known = ", ".join(sorted(scores))
+                raise TrainingError(
+                    f"`best_metric`={self.metric}: cannot be computed on these dev data; prepare "
+                    f"them with a larger `dev_fraction`, or choose by one of {known}"
+                )
+        metric = self.metric if scores else ""
+        before = self.kept.score if self.kept else None
         # At step 0 too: a run that never improves keeps the starting encoder, and says so.
-        sign = -1 if self.lower_is_better else 1
+        sign = -1 if metric.endswith("loss") else 1
         if not scores or before is None or not sign * scores[metric] <= sign * before:
             start = self.kept.start if self.kept else scores if step == 0 else {}
             kept = Kept(step, metric, scores.get(metric), scores=scores, start=start)

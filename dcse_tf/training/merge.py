@@ -8,13 +8,12 @@ one trained from it, but not for encoders of different origin.
 """
 
 import pathlib
-from typing import Any
 
 import numpy as np
 
-from dcse_tf.bert import checkpoints, sentence_modules
+from dcse_tf.bert import checkpoints
+from dcse_tf.bert.sentence_modules import SentenceModules, write_modules
 from dcse_tf.bert.tokenizer import number_as_written, read_vocabulary
-from dcse_tf.bert.vocabulary import Vocabulary
 from dcse_tf.bert.weights import read_bert_tensors, write_bert
 from dcse_tf.encoder.backend import hash_maps
 from dcse_tf.encoder.load import refuse_reranker, resolve_transformer
@@ -41,44 +40,45 @@ class MergeOptions(Options):
     overwrite: bool = option(False, "Replace `output_dir` if it exists.")
 
 
-def _read(name: str, option: str) -> tuple[pathlib.Path, Vocabulary, dict[str, Any], Tensors]:
-    """The folder, vocabulary, config.json and tensors of an encoder to merge."""
-    folder = resolve_transformer(name, option, keeps_dense=True)
+def _find(name: str, option: str) -> tuple[pathlib.Path, SentenceModules]:
+    """The folder of an encoder to merge, and its modules."""
+    folder, modules = resolve_transformer(name, option, keeps_dense=True)
     refuse_reranker(folder, name, option)
-    config = checkpoints.read_config(folder)
-    return folder, read_vocabulary(folder), config, read_bert_tensors(folder, config)
+    return folder, modules
 
 
 def merge(options: MergeOptions) -> pathlib.Path:
     """Writes (1 - share) start + share trained as an encoder, with a record of both; returns its
     folder. See `dcse_tf.merge`.
     """
-    read = {role: _read(getattr(options, role), role) for role in ("start", "trained")}
-    (first, before, start, old), (source, vocabulary, config, new) = read.values()
-    modules = sentence_modules.read_modules(source, config["hidden_size"])
-    given = sentence_modules.read_modules(first, start["hidden_size"])
-    different = [f"{x} {config[x]}, not {start[x]}" for x in _SHAPE if config[x] != start[x]]
-    if before.with_prefix("").fingerprint() != vocabulary.with_prefix("").fingerprint():
+    start, modules_before = _find(options.start, "start")
+    trained, modules = _find(options.trained, "trained")
+    before, config = checkpoints.read_config(start), checkpoints.read_config(trained)
+    vocabularies = [read_vocabulary(folder) for folder in (start, trained)]
+    different = [f"{x} {config[x]}, not {before[x]}" for x in _SHAPE if config[x] != before[x]]
+    if len({each.with_prefix("").fingerprint() for each in vocabularies}) > 1:
         different.append("another vocabulary")
-    if hash_maps(given.maps) != hash_maps(modules.maps):
+    if hash_maps(modules_before.maps) != hash_maps(modules.maps):
         different.append("another Dense module")
     if different:
         different.append("expected an encoder trained from `start`")
         options.refuse("trained", "; ".join(different))
 
+    tensors = read_bert_tensors(start, before), read_bert_tensors(trained, config)
     with atomic_directory(pathlib.Path(options.output_dir), options.overwrite) as folder:
         # Everything but the weights is the trained encoder's.
-        checkpoints.copy_checkpoint(source, folder, weights=False)
-        number_as_written(vocabulary, config).write(folder)
-        checkpoints.write_max_sequence_length(folder, checkpoints.read_max_sequence_length(source))
+        checkpoints.copy_checkpoint(trained, folder, weights=False)
+        number_as_written(vocabularies[1], config).write(folder)
+        checkpoints.write_max_sequence_length(folder, checkpoints.read_max_sequence_length(trained))
         if modules.pooling:
-            sentence_modules.write_modules(folder, modules, config["hidden_size"])
-        write_bert(folder, config, average_tensors(old, new, options.share))
-        origins = {
-            role: {"name": getattr(options, role), "files": checkpoints.hash_files(found[0])}
-            for role, found in read.items()
+            write_modules(folder, modules, config["hidden_size"])
+        write_bert(folder, config, average_tensors(*tensors, options.share))
+        record = {
+            "start": {"name": options.start, "files": checkpoints.hash_files(start)},
+            "trained": {"name": options.trained, "files": checkpoints.hash_files(trained)},
+            "share": options.share,
         }
-        write_record(folder / RECORD_FILE, {**origins, "share": options.share})
+        write_record(folder / RECORD_FILE, record)
     return pathlib.Path(options.output_dir)
 
 

@@ -2,13 +2,13 @@
 
 import pathlib
 
-from dcse_tf.bert.checkpoints import ENCODER_FOLDER, list_weight_files, read_config
-from dcse_tf.bert.sentence_modules import read_modules
+from dcse_tf.bert.checkpoints import ENCODER_FOLDER, list_weight_files
 from dcse_tf.data.manifest import Manifest
 from dcse_tf.encoder.backend import hash_maps
 from dcse_tf.errors import InputError
 from dcse_tf.files import hash_file, hash_folder, require_same, write_record
 from dcse_tf.input_files import read_json_object
+from dcse_tf.tasks.spec import Setup
 from dcse_tf.tasks.train_options import TrainOptions
 from dcse_tf.training.checkpoint_store import find_checkpoint
 from dcse_tf.training.hooks import read_kept
@@ -68,14 +68,12 @@ def begin_run(
     return options
 
 
-def describe_inputs(
-    options: TrainOptions, manifest: Manifest, encoder: pathlib.Path | None
-) -> dict[str, str]:
+def describe_inputs(setup: Setup) -> dict[str, str]:
     """Fingerprints of a run's inputs, by the names under which a change is reported.
 
-    Of every option that names what training reads, the content counts and not the name. `encoder`
-    is the checkpoint folder that the run starts from; None for random weights.
+    Of every option that names what training reads, the content counts and not the name.
     """
+    options, manifest = setup.options, setup.manifest
     longest = manifest.max_sequence_length
     splits = ", ".join(
         f"{name} {split.sessions} sessions, {split.tokens} tokens, {len(split.shards)} shards"
@@ -86,11 +84,11 @@ def describe_inputs(
         "the vocabulary": manifest.tokenizer_fingerprint,
         "the corpus' splits and lengths": f"{splits}, at most {longest} tokens",
     }
-    if encoder:
-        files = list_weight_files(encoder)
+    if setup.source:
+        files = list_weight_files(setup.source)
         found |= {f"the encoder's {path.name}": hash_file(path) for path in files}
-        if maps := read_modules(encoder, read_config(encoder)["hidden_size"]).maps:
-            found["the encoder's Dense modules"] = hash_maps(maps)
+    if setup.modules.maps:
+        found["the encoder's Dense modules"] = hash_maps(setup.modules.maps)
     for name, value in (options.select(path="reads") | options.select(path="files")).items():
         if name in ("data_dir", "encoder") or not value:
             continue

@@ -38,8 +38,7 @@ def train(options: TrainOptions) -> Outcome | None:
         divide_cpu(options.logical_cpus)  # first, because reading the inputs may run operations
         setup = read_setup(options)
         strategy = make_strategy(options.logical_cpus, options.deterministic)
-        content = describe_inputs(options, setup.manifest, setup.source)
-        resolved = begin_run(setup.options, options, content, worker.is_chief)
+        resolved = begin_run(setup.options, options, describe_inputs(setup), worker.is_chief)
 
         setup, signals = dataclasses.replace(setup, options=resolved), StopSignals()
         training = build_training(resolved, setup, strategy=strategy, stop_asked=signals.asked)
@@ -73,11 +72,10 @@ def _make_hooks(training: Training, run_dir: pathlib.Path, scored: tf.Variable) 
     options, optimizer = training.setup.options, training.trainer.optimizer
     summaries = SummaryWriter(run_dir / "tensorboard")
     evaluate, metric = make_dev_evaluation(training), options.best_metric
-    best = run_dir / ENCODER_FOLDER, metric, functools.partial(options.write_encoder, training)
-    less = metric.endswith("loss")
-    evaluation = Evaluate(options.eval_every, evaluate, summaries, scored, *best, less)
-    rate = lambda: float(optimizer.learning_rate)  # noqa: E731
-    return [evaluation, Report(options.log_every, summaries, options, rate)]
+    folder, write = run_dir / ENCODER_FOLDER, functools.partial(options.write_encoder, training)
+    evaluation = Evaluate(options.eval_every, evaluate, summaries, scored, folder, metric, write)
+    report = Report(options.log_every, summaries, options, lambda: float(optimizer.learning_rate))
+    return [evaluation, report]
 
 
 def _log_plan(training: Training) -> None:

@@ -40,6 +40,11 @@ class Worker:
         """Whether this is the first worker, which evaluates and writes."""
         return self.index == 0
 
+    def own_replicas(self, count: int) -> range:
+        """The numbers of its replicas, which are consecutive, of the `count` of all workers."""
+        each = count // self.count
+        return range(self.index * each, (self.index + 1) * each)
+
 
 def read_worker(environment: Mapping[str, str] = os.environ) -> Worker:
     """Reads from TF_CONFIG which worker this process is; without it, the only one. Raises

@@ -8,6 +8,7 @@ from train_options import make_options, resolve
 
 from dcse_tf.errors import InputError
 from dcse_tf.options import option
+from dcse_tf.tasks.spec import Setup
 from dcse_tf.tasks.train_options import TrainOptions
 from dcse_tf.training.checkpoint_store import CheckpointStore
 from dcse_tf.training.run_directory import begin_run, describe_inputs
@@ -126,7 +127,7 @@ def test_the_content_of_what_an_option_names_is_compared_not_its_name(tmp_path):
             object.__setattr__(options, field.name, field.default)
         object.__setattr__(options, "words", str(tmp_path / words))
         object.__setattr__(options, "tables", str(tmp_path / "tables"))
-        return describe_inputs(options, manifest, None)
+        return describe_inputs(Setup(options, manifest, None))
 
     before = describe("a.txt")
     assert before == describe("b.txt")

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import types
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ import tensorflow as tf
 from train_options import make_options
 
 from dcse_tf.errors import InputError
-from dcse_tf.training import build
 from dcse_tf.training.build import build_training
 from dcse_tf.training.controller import WorkersError, name_lost_workers
 from dcse_tf.training.trainer import Worker, read_worker
@@ -78,14 +76,10 @@ def _build(data_dir, **values):
 
 
 @pytest.mark.parametrize(("index", "own"), [(0, range(2)), (1, range(2, 4))])
-def test_each_worker_has_replicas_of_its_own(monkeypatch, index, own):
+def test_each_worker_has_replicas_of_its_own(index, own):
     """Of the four of two workers; a worker alone has all."""
-    strategy = types.SimpleNamespace(num_replicas_in_sync=4)
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    assert build._list_own_replicas(strategy) is None
-    environment = _config({"worker": ["a:1", "b:2"]}, index=index)
-    monkeypatch.setenv("TF_CONFIG", environment["TF_CONFIG"])
-    assert build._list_own_replicas(strategy) == own
+    assert read_worker({}).own_replicas(4) == range(4)
+    assert read_worker(_config({"worker": ["a:1", "b:2"]}, index=index)).own_replicas(4) == own
 
 
 _TASKS = {
