@@ -15,9 +15,6 @@ from typing import NamedTuple
 from dcse_tf.bert.vocabulary import is_blank
 from dcse_tf.errors import require
 
-# Self-supervised tasks that a re-ranker can learn besides matching (Xu et al. 2020, section 2.3).
-AUXILIARY_TASKS = ("next_session", "restoration", "incoherence", "consistency")
-
 
 class Utterance(NamedTuple):
     """What one speaker (role) said in one turn, with labels where the corpus has any."""

@@ -1,4 +1,4 @@
-"""The training tasks, each in a module of its own that is imported below.
+"""The training tasks, which register when the modules below are imported.
 
     options = TASKS["simcse"].options(data_dir="data", encoder="bert-base-uncased", run_dir="run")
 
@@ -8,13 +8,7 @@ Other packages add tasks with `register_task`, and terms with `register_term`.
 from dcse_tf.tasks.spec import TASKS, register_task, register_term
 
 # isort: split
-# Each module registers its task or tasks; the first is the default.
-from dcse_tf.tasks import (  # noqa: F401
-    dialogue_cse,
-    post_training,
-    reranking,
-    siamese,
-    utterances,
-)
+# The first task is the default.
+from dcse_tf.tasks import dialogue_cse, reranking, trained_baselines  # noqa: F401
 
 __all__ = ["TASKS", "register_task", "register_term"]

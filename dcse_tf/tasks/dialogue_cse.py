@@ -88,9 +88,11 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, BatchOptions):
         from dcse_tf.tasks.terms.start import Predict, Rehearse
 
         if self.cosine_weight == 1.0 and self.best_metric.startswith("dev/matching_"):
-            told = "`best_metric`=%s chooses the encoder by a similarity that %s"
-            why = "`cosine_weight`=1 does not train; dev/cosine_r1 is that of the training"
-            logging.warning(told, self.best_metric, why)
+            logging.warning(
+                "`best_metric`=%s chooses the encoder by a similarity that `cosine_weight`=1 does "
+                "not train; dev/cosine_r1 is that of the training",
+                self.best_metric,
+            )
         dims = [int(text) for text in self.matryoshka_dims]
         if max(dims, default=0) >= (most := setup.encoder.output_shape[-1]):
             self.refuse("matryoshka_dims", f"expected fewer than the encoder's {most} dimensions")
@@ -113,10 +115,12 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, BatchOptions):
         from dcse_tf.matching.equations import MatchingForm, build_turn_attention
         from dcse_tf.matching.heads import build_heads
 
-        sizes = dim, self.projection_dim, _HEADS_RATE, self.seed + 3
-        heads = build_heads(*sizes) if self.projection_dim else ()
-        kind = self.aggregation, dim, self.seed + 2
-        attention = None if self.aggregation == "mean" else build_turn_attention(*kind)
-        matching = None if self.cosine_weight == 1.0 else MatchingForm(attention)
-        parts = super().build_parts(dim)
-        return dataclasses.replace(parts, matching=matching, heads=heads)
+        parts, attention = super().build_parts(dim), None
+        if self.projection_dim:
+            heads = build_heads(dim, self.projection_dim, _HEADS_RATE, self.seed + 3)
+            parts = dataclasses.replace(parts, heads=heads)
+        if self.aggregation != "mean":
+            attention = build_turn_attention(self.aggregation, dim, self.seed + 2)
+        if self.cosine_weight < 1.0:
+            parts = dataclasses.replace(parts, matching=MatchingForm(attention))
+        return parts

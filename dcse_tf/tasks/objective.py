@@ -249,13 +249,11 @@ def make_evaluation(objective: Objective) -> Callable[[], Scores]:
         batches, chances = list(objective.make_batches(stream, "dev").as_numpy_iterator()), {}
         for term in objective.terms:
             own = [_take_own(term, batch) for batch in batches]
-            arrays = {
-                name: np.concatenate([batch[name] for batch in own])
-                for name in own[0]
-                if len({batch[name].shape[1:] for batch in own}) == 1
-            }
-            if "hints" in arrays and arrays["weights"].any():
-                chances[f"{term.label}_chance"] = score_best_rule(arrays)
+            if "hints" in own[0]:
+                known = ("labels", "weights", "hints")
+                arrays = {name: np.concatenate([batch[name] for batch in own]) for name in known}
+                if arrays["weights"].any():
+                    chances[f"{term.label}_chance"] = score_best_rule(arrays)
         return batches, chances
 
     def evaluate() -> Scores:

@@ -1,18 +1,19 @@
 """Response selection by a cross-encoder, with four auxiliary tasks (BERT-SL, Xu et al. 2020).
 
 Without auxiliary tasks it is that paper's BERT; starting from a post-trained checkpoint, its
-BERT-VFT; with speaker embeddings, SA-BERT (Gu et al. 2020).
+BERT-VFT; with speaker embeddings, SA-BERT (Gu et al. 2020). Post-training continues a BERT's
+pre-training: masked language modelling and the classification of two segments, here of dialogue. It
+writes a BERT with its pooler and its prediction head, from which response selection can start.
 """
 
 import dataclasses
 import pathlib
 from typing import TYPE_CHECKING, Self
 
-from dcse_tf.data.dialogue import AUXILIARY_TASKS
 from dcse_tf.options import option
 from dcse_tf.reading.reranker_files import RerankerSettings
 from dcse_tf.tasks.spec import Scorer, Setup, Term, register_task
-from dcse_tf.tasks.train_options import SequenceOptions, check_negatives
+from dcse_tf.tasks.train_options import MaskingOptions, SequenceOptions, check_negatives
 
 if TYPE_CHECKING:
     from dcse_tf.data.dialogue_step import DialogueSource
@@ -20,11 +21,79 @@ if TYPE_CHECKING:
     from dcse_tf.reading.cross_encoder import Reader
     from dcse_tf.tasks.objective import Objective
 
+# Self-supervised tasks besides matching (Xu et al. 2020, section 2.3).
+_AUXILIARY = ("next_session", "restoration", "incoherence", "consistency")
 _WITH_CHANCE = ("matching", "next_session", "incoherence", "consistency")
 _OF_ANY_TASK = ("auxiliary_weight", "auxiliary_fade", "auxiliary_reads")
 _OF_TASKS = {"next_session": "share_head", "consistency": "consistency"}
 _OF_LSTM = ("lstm_units", "lstm_embedding_size")
 _OF_BERT = "speaker_embeddings", "freeze_layers", "freeze_embeddings", "lora_rank", "compute_dtype"
+
+
+@register_task
+class PostTrainingOptions(SequenceOptions, MaskingOptions):
+    """Options with the defaults of BERT-VFT (Whang et al. 2020) where its released code has them.
+
+    The learning rate of 3e-5, sequences of 448 + 64 tokens and the mask rate are BERT-VFT's. Its
+    512 sequences a step fit few devices, so the default is 32, as in its fine-tuning. It predicts
+    at most 70 tokens a sequence; 77 is the mask rate times 512 tokens. It makes 30 passes over its
+    text, with masks drawn 10 times; since that is hard to compare with epochs in which a session
+    gives one example, the number of epochs is BERT-FP's 25 (Han et al. 2021). The weights of the
+    losses and the warm-up are this project's.
+    """
+
+    help = (
+        "continued pre-training on dialogues for response_selection: masked tokens and two segments"
+    )
+    similarities = ()
+    scores = ("masked_lm_accuracy", "pairs_accuracy")
+
+    task: str = "post_training"
+    epochs: float = 25.0
+    global_batch_size: int = 32
+    learning_rate: float = 3e-5
+    # This accuracy keeps rising, while the segments' class is learnt soon. It is also less noisy: a
+    # dev session has dozens of masked tokens, but only one pair of segments.
+    best_metric: str = "dev/masked_lm_accuracy"
+    max_predictions: int = 77
+
+    pairs: str = option(
+        "utterance",
+        "Segments to classify. utterance: context and turn (BERT-VFT); pieces: sides of a dialogue "
+        "(BERT); relevance: context and turn of three kinds (BERT-FP, with 3 `context_turns`).",
+        choices=("utterance", "pieces", "relevance"),
+    )
+
+    @property
+    def segment_tokens(self) -> tuple[int, int]:
+        first, second = super().segment_tokens
+        # Both pieces get half of the tokens, since either may be the longer one.
+        half = (first + second) // 2
+        return (first + second - half, half) if self.pairs == "pieces" else (first, second)
+
+    def check(self) -> None:
+        super().check()
+        if self.global_batch_size < 2:
+            why = "turns of other sessions come from the batch: expected >= 2"
+            self.refuse("global_batch_size", why)
+
+    def make_source(self, setup: Setup) -> "DialogueSource":
+        source = super().make_source(setup)
+        return dataclasses.replace(source, other_turns=self.pairs == "relevance")
+
+    def list_terms(self, setup: Setup) -> list[Term]:
+        from dcse_tf.tasks.terms.selection import MaskedLmOfPairs, SegmentPairs
+
+        return [SegmentPairs(setup, 1.0), MaskedLmOfPairs(setup, 1.0)]
+
+    def write_encoder(self, objective: "Objective", folder: pathlib.Path) -> None:
+        from dcse_tf.reading.cross_encoder import write_cross_encoder
+
+        pairs, words = map(objective.find_head, ("pairs", "masked_lm"))
+        write_cross_encoder(folder, objective.setup.backbone, pairs, objective.reader.layer, words)
+        # The class that finds all its weights here. It has no pooler and ignores the one written.
+        objective.write_config(folder, architectures=["BertForMaskedLM"])
+        objective.write_tokenization(folder)
 
 
 @register_task
@@ -59,8 +128,8 @@ class ResponseSelectionOptions(SequenceOptions):
         choices=("batch", "given"),
     )
     auxiliary: tuple[str, ...] = option(
-        AUXILIARY_TASKS,
-        f"Tasks besides matching, with commas between: {', '.join(AUXILIARY_TASKS)}; or none.",
+        _AUXILIARY,
+        f"Tasks besides matching, with commas between: {', '.join(_AUXILIARY)}; or none.",
     )
     auxiliary_weight: float = option(1.0, "Weight of each auxiliary task's loss.", minimum=0.0)
     auxiliary_fade: float = option(
@@ -81,8 +150,8 @@ class ResponseSelectionOptions(SequenceOptions):
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """The auxiliary tasks that are trained, in the order of `AUXILIARY_TASKS`."""
-        return tuple(name for name in AUXILIARY_TASKS if name in self.auxiliary)
+        """The auxiliary tasks that are trained, in the paper's order."""
+        return tuple(name for name in _AUXILIARY if name in self.auxiliary)
 
     @property
     def fixes_steps(self) -> bool:
@@ -115,7 +184,7 @@ class ResponseSelectionOptions(SequenceOptions):
             self.refuse("layout", f"`architecture`={self.architecture} reads padded sequences")
         why = "a re-ranker gives no embeddings of sentences"
         self._refuse_given(why, "dev_retrieval", "dev_sts")
-        known = (*AUXILIARY_TASKS, "none")
+        known = (*_AUXILIARY, "none")
         if wrong := [name for name in self.auxiliary if name not in known]:
             self.refuse("auxiliary", f"{wrong[0]!r}: expected {', '.join(known)}")
         if "none" in self.auxiliary and len(self.auxiliary) > 1:
@@ -129,7 +198,7 @@ class ResponseSelectionOptions(SequenceOptions):
             why = "turns of other sessions come from the batch: expected >= 2"
             self.refuse("global_batch_size", why)
         if self.negatives_from == "batch":
-            check_negatives(self, self.negatives)
+            check_negatives(self)
 
     def longest_sequence(self, longest_utterance: int) -> int:
         longest = super().longest_sequence(longest_utterance)

@@ -7,7 +7,7 @@ import TensorFlow.
 import os
 import pathlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from absl import logging
 
@@ -354,15 +354,18 @@ class BatchOptions(TrainOptions, group=_BATCHES):
         if self.batch_form == "plain" and self.layout not in ("", "padded"):
             self.refuse("layout", "`batch_form`=plain pads every utterance, so only padded")
         # A session gives one response or, with dense, at least two.
-        check_negatives(self, self.negatives, 2 if self.batch_form == "dense" else 1)
+        check_negatives(self, 2 if self.batch_form == "dense" else 1)
 
 
-def check_negatives(options: TrainOptions, negatives: int, each: int = 1) -> None:
+def check_negatives(options: Any, each: int = 1) -> None:
     """Refuses more negatives than there are in a batch whose sessions have so many responses."""
     most = each * (options.global_batch_size - 1)
-    if max(1, negatives) > most:
-        why = "they come from the other sessions of the batch, so at most "
-        options.refuse("negatives", f"{why}{each} x (`global_batch_size` - 1) = {most}")
+    if max(1, options.negatives) > most:
+        options.refuse(
+            "negatives",
+            "they come from the other sessions of the batch, so at most "
+            f"{each} x (`global_batch_size` - 1) = {most}",
+        )
 
 
 class MaskingOptions(TrainOptions):
