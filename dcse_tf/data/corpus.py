@@ -251,11 +251,14 @@ def join_session(
 def describe_dropped(dropped: Mapping[str, int], bad_lines: int) -> str:
     """What was left out, for the message that nothing is left."""
     joined = dropped.get("short_by_joining")
-    why = "`join_consecutive`=false keeps them, `alternate_roles` gives them two speakers"
-    by_joining = f" ({joined} by joining turns that have one role: {why})" if joined else ""
-    short, empty = dropped["short_sessions"], dropped["empty_utterances"]
-    left = f"{empty} utterances without text, {bad_lines} bad lines"
-    return f"{short} sessions too short{by_joining}, {left}"
+    by_joining = (
+        f" ({joined} by joining turns that have one role: `join_consecutive`=false keeps them, "
+        "`alternate_roles` gives them two speakers)"
+    )
+    return (
+        f"{dropped['short_sessions']} sessions too short{by_joining if joined else ''}, "
+        f"{dropped['empty_utterances']} utterances without text, {bad_lines} bad lines"
+    )
 
 
 def content_key(turns: Iterable[Utterance]) -> int | None:

@@ -19,7 +19,7 @@ BLOCK_SESSIONS = 256
 _FRAME = 16  # bytes of a TFRecord besides its content: its length and two checksums
 
 
-def _texts(kind: str = "") -> tf.io.RaggedFeature:
+def _token_ids(kind: str = "") -> tf.io.RaggedFeature:
     """The token ids of texts, `[texts, (tokens)]`."""
     lengths = [tf.io.RaggedFeature.RowLengths(f"{kind}lengths")]
     return tf.io.RaggedFeature(tf.int64, f"{kind}token_ids", lengths, tf.int64, validate=True)
@@ -77,7 +77,7 @@ def parse_session(record: tf.Tensor) -> dict[str, tf.Tensor]:
         speakers: int32 `[turns]`, the speaker of each turn, numbered from 0 in each session.
         roles: int64 `[turns]`, fingerprints of the names of the speakers' roles.
     """
-    names = {"session": tf.io.FixedLenFeature([], tf.int64), "token_ids": _texts()}
+    names = {"session": tf.io.FixedLenFeature([], tf.int64), "token_ids": _token_ids()}
     names |= {x: tf.io.RaggedFeature(tf.int64) for x in ("utterances", "speakers", "roles")}
     found = tf.io.parse_single_example(record, names)
     found["roles"] = tf.gather(found["roles"], found["speakers"])
@@ -89,14 +89,14 @@ def parse_given(record: tf.Tensor) -> dict[str, tf.Tensor]:
     `[negatives, (tokens)]`, and utterances, int64 `[negatives]`, their fingerprints.
     """
     fingerprints = tf.io.RaggedFeature(tf.int64, "given_utterances")
-    names = {"token_ids": _texts("given_"), "utterances": fingerprints}
+    names = {"token_ids": _token_ids("given_"), "utterances": fingerprints}
     found = tf.io.parse_single_example(record, names)
     return found | {"token_ids": tf.cast(found["token_ids"], tf.int32)}
 
 
 def parse_utterances(records: tf.Tensor) -> tf.RaggedTensor:
     """Parses records `[sessions]` to the token ids of all turns: int32 `[utterances, (tokens)]`."""
-    token_ids = tf.io.parse_example(records, {"token_ids": _texts()})["token_ids"]
+    token_ids = tf.io.parse_example(records, {"token_ids": _token_ids()})["token_ids"]
     return tf.cast(token_ids.merge_dims(0, 1), tf.int32)
 
 

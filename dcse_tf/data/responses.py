@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from dcse_tf.bert.layout import fingerprint_rows, join_tables
 from dcse_tf.bert.pairs import find_rows
+from dcse_tf.bert.vocabulary import Vocabulary
 from dcse_tf.data.dialogue import Context
 from dcse_tf.data.records import parse_session
 from dcse_tf.data.table import ROWS, Rows, Step
@@ -244,9 +245,7 @@ class MaskingRule:
 
     mask_rate: float  # share of the ordinary tokens to predict
     max_predictions: int  # the most in a text
-    mask_id: int
-    special_ids: tuple[int, ...]  # neither predicted nor drawn as replacements
-    vocabulary_size: int
+    vocabulary: Vocabulary  # whose special tokens are neither predicted nor drawn as replacements
     prefix_tokens: int = 0  # after [CLS]; they are not predicted
 
 
@@ -265,8 +264,8 @@ def mask_tokens(
 
     Returns the texts with the masked tokens replaced, and where a token is to be predicted, bool.
     """
-    seeds = tf.random.split(seed, 3)
-    special = _is_kept(token_ids, [0, *rule.special_ids], rule.prefix_tokens)
+    seeds, special_ids = tf.random.split(seed, 3), rule.vocabulary.special_ids
+    special = _is_kept(token_ids, special_ids, rule.prefix_tokens)
     order = tf.random.stateless_uniform(tf.shape(token_ids), seeds[0])
     # Rows may be shorter than max_predictions, so pad them with positions that are never drawn.
     order = tf.where(special, -1.0, order)
@@ -278,12 +277,12 @@ def mask_tokens(
     chosen = (drawn >= 0.0) & (rank < wanted)
     positions = tf.where(chosen, positions, 0)
     true_ids = tf.gather(token_ids, positions, batch_dims=1)
-    ordinary = [i for i in range(rule.vocabulary_size) if i not in {0, *rule.special_ids}]
+    ordinary = [i for i in range(len(rule.vocabulary.tokens)) if i not in special_ids]
     shape = tf.shape(true_ids)
     pick = tf.random.stateless_uniform(shape, seeds[1], 0, len(ordinary), tf.int32)
     random_ids = tf.gather(tf.constant(ordinary, true_ids.dtype), pick)
     fate = tf.random.stateless_uniform(shape, seeds[2])
-    hidden = tf.where(fate < 0.8, tf.cast(rule.mask_id, true_ids.dtype), random_ids)
+    hidden = tf.where(fate < 0.8, tf.cast(rule.vocabulary.mask_id, true_ids.dtype), random_ids)
     hidden = tf.where(fate < 0.9, hidden, true_ids)
 
     places = tf.where(chosen)
@@ -294,23 +293,20 @@ def mask_tokens(
 
 
 # Probability that an ordinary token of a text is replaced.
-GARBLED = 0.5
+GARBLED_SHARE = 0.5
 
 
-def garble(
-    token_ids: tf.Tensor,
-    kept_ids: Sequence[int],
-    words: Sequence[int],
-    prefix_tokens: int,
-    seed: tf.Tensor,
-) -> tf.Tensor:
+def garble(token_ids: tf.Tensor, vocabulary: Vocabulary, seed: tf.Tensor) -> tf.Tensor:
     """Replaces each ordinary token of zero-padded texts, int32 `[texts, tokens]`, with probability
-    `GARBLED`, by one of the words, drawn uniformly. The seed, int `[2]`, alone determines the draw.
-
-    `kept_ids`, which include [PAD], and the `prefix_tokens` after [CLS] are never replaced.
+    `GARBLED_SHARE`, by a whole word or, where no entry begins one, by any ordinary token, drawn
+    uniformly. The seed, int `[2]`, alone determines the draw. Special tokens, such as [PAD] and
+    [CLS], and the prefix after it are never replaced.
     """
+    special = vocabulary.special_ids
+    ordinary = [i for i in range(len(vocabulary.tokens)) if i not in special]
+    words = [i for i in ordinary if vocabulary.begins_word(vocabulary.tokens[i])] or ordinary
     seeds, shape = tf.random.split(seed, 2), tf.shape(token_ids)
-    stays = _is_kept(token_ids, kept_ids, prefix_tokens)
-    chosen = ~stays & (tf.random.stateless_uniform(shape, seeds[0]) < GARBLED)
+    stays = _is_kept(token_ids, special, vocabulary.count_prefix())
+    chosen = ~stays & (tf.random.stateless_uniform(shape, seeds[0]) < GARBLED_SHARE)
     drawn = tf.random.stateless_uniform(shape, seeds[1], 0, len(words), tf.int32)
     return tf.where(chosen, tf.gather(tf.constant(words, token_ids.dtype), drawn), token_ids)

@@ -1,18 +1,23 @@
 """Sequences of dialogues in a table: marks, masked tokens, lists of tokens, and replicas."""
 
+import types
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from drawn_dialogues import collect, session
 
 from dcse_tf.data import dialogue_step as tasks
-from dcse_tf.data.responses import GARBLED, MaskingRule, garble, mask_tokens
+from dcse_tf.data.responses import GARBLED_SHARE, MaskingRule, garble, mask_tokens
 from dcse_tf.data.table import make_batches
 
 MASK, END = 7, 4
-MASKING = MaskingRule(0.3, 4, MASK, (0, 2, 3, 4), 2000)
-PADDED = 0
-LAYOUTS = pytest.mark.parametrize("layout", [PADDED, 64])
+VOCABULARY = types.SimpleNamespace(
+    tokens=range(2000), special_ids=(0, 2, 3, 4), mask_id=MASK, count_prefix=lambda: 1,
+    begins_word={70, 71}.__contains__,
+)  # fmt: skip
+MASKING = MaskingRule(0.3, 4, VOCABULARY)
+LAYOUTS = pytest.mark.parametrize("layout", [0, 64])  # tokens in a row; 0: padded
 
 
 def draw_all(step):
@@ -25,7 +30,7 @@ def draw_all(step):
     }
 
 
-def make(layout=PADDED, replicas=1, draw=draw_all, words=3, turns=5):
+def make(layout=0, replicas=1, draw=draw_all, words=3, turns=5):
     sessions = [session(n, turns + n % 3, words=words) for n in range(1, 9)]
     step = collect(sessions, replicas=replicas)
     batches = make_batches(step, draw(step), layout)
@@ -124,7 +129,7 @@ def test_masks_are_drawn_by_the_seed_and_leave_special_tokens():
 
 def test_half_of_the_words_of_a_garbled_text_are_others():
     ids = tf.concat([tf.fill([400, 1], 2), tf.fill([400, 8], 60), tf.fill([400, 1], 3)], axis=1)
-    found = garble(ids, (0, 2, 3), (70, 71), 1, tf.constant([1, 2])).numpy()
+    found = garble(ids, VOCABULARY, tf.constant([1, 2])).numpy()
     assert (found[:, [0, 1, 9]] == ids.numpy()[:, [0, 1, 9]]).all()  # [CLS], the prefix, [SEP]
     # 2,800 tokens: four standard deviations of the share are 0.038.
-    assert abs(np.isin(found[:, 2:9], [70, 71]).mean() - GARBLED) < 0.038
+    assert abs(np.isin(found[:, 2:9], [70, 71]).mean() - GARBLED_SHARE) < 0.038

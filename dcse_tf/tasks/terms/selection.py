@@ -198,14 +198,8 @@ class MaskedLmOfPairs(MaskedLm):
 
 def _make_masking_rule(setup: Setup, prefix_tokens: int = 0) -> MaskingRule:
     """How tokens are masked; those of a prefix and special tokens never are."""
-    return MaskingRule(
-        mask_rate=setup.options.mask_rate,
-        max_predictions=setup.options.max_predictions,
-        mask_id=setup.vocabulary.mask_id,
-        special_ids=setup.vocabulary.special_ids,
-        vocabulary_size=len(setup.vocabulary.tokens),
-        prefix_tokens=prefix_tokens,
-    )
+    options = setup.options
+    return MaskingRule(options.mask_rate, options.max_predictions, setup.vocabulary, prefix_tokens)
 
 
 def _choose(logits: keras.KerasTensor, answers: keras.KerasTensor) -> KerasTensors:

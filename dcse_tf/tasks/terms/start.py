@@ -49,16 +49,11 @@ class Rehearse(Term):
     needs_start = True
 
     def draw(self, step: Step) -> Rows:
-        vocabulary, count = self.setup.vocabulary, self.setup.options.rehearsal_texts
-        # Whole words, not pieces, take the place of ordinary tokens.
-        special = vocabulary.special_ids
-        ordinary = [i for i in range(len(vocabulary.tokens)) if i not in special]
-        words = [i for i in ordinary if vocabulary.begins_word(vocabulary.tokens[i])] or ordinary
+        count = self.setup.options.rehearsal_texts
         seeds = tf.random.split(step.seed(GARBLED), 2)
-        responses = tf.size(step.responses)
-        drawn = tf.random.stateless_uniform([count], seeds[0], 0, responses, tf.int32)
+        drawn = tf.random.stateless_uniform([count], seeds[0], 0, tf.size(step.responses), tf.int32)
         texts = tf.gather(step.token_ids, tf.gather(step.responses, drawn))
-        number = step.add(garble(texts, special, words, vocabulary.count_prefix(), seeds[1]))
+        number = step.add(garble(texts, self.setup.vocabulary, seeds[1]))
         return Rows({"text": number}, {"weights": tf.ones([count])})
 
     def compute(self, encoded: Encoded, rows: KerasTensors) -> KerasTensors:
