@@ -27,7 +27,7 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from dcse_tf.discovery.clustering import cluster, find_centres
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.evaluation.retrieval import read_retrieval_set
-from dcse_tf.files import hash_number
+from dcse_tf.files import atomic_file, hash_number
 
 _RESAMPLES = 100
 _PEERS = """
@@ -87,7 +87,8 @@ def embed(path: pathlib.Path, file: str, model: str) -> None:
     texts = [made.sentences[place] for place in order]
     labels = np.unique(np.array(made.intents)[order], return_inverse=True)[1]
     rows = SentenceEncoder.load(model).encode(texts, normalize_embeddings=True)
-    np.savez(path, texts=np.array(texts), labels=labels, rows=rows)
+    with atomic_file(path) as partial, partial.open("wb") as kept:
+        np.savez(kept, texts=np.array(texts), labels=labels, rows=rows)
 
 
 def main(arguments: list[str]) -> None:

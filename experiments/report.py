@@ -190,13 +190,12 @@ def make_report(
         difference["p_holm"] = p_value
     records = [read_record(plan.work_dir / name) for name in plan.runs]
     commits = collections.Counter(c for record in records for c in record.get("commits", ()))
+    shown = [_format(table, values[table.title]) for table in tables if table.title in values]
     return {
         **describe_origin(title),
         "commits_of_runs": dict(commits),
         "notes": [*notes, *NOTES],
-        "tables": [
-            _format(table, values[table.title]) for table in tables if table.title in values
-        ],
+        "tables": shown,
         "settings": {name: str(value) for name, value in vars(plan.options).items()},
         "values": values,
     }
