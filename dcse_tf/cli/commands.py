@@ -50,10 +50,8 @@ def prepare_data(options: Any) -> None:
     gc.freeze()
     manifest = api.prepare_data.run(options)
     for name, split in manifest.splits.items():
-        print(
-            f"{name}: {split.sessions} sessions, {split.utterances} utterances, {split.tokens} "
-            f"tokens, {split.truncated_utterances} utterances cut"
-        )
+        told = f"{name}: {split.sessions} sessions, {split.utterances} utterances, "
+        print(f"{told}{split.tokens} tokens, {split.truncated_utterances} utterances cut")
         if split.given:
             print(f"  with {split.given['negatives']} negatives of their responses")
     print("left out: " + ", ".join(f"{count} {what}" for what, count in manifest.dropped.items()))
@@ -63,11 +61,13 @@ def prepare_data(options: Any) -> None:
 
 def train(options: Any) -> None:
     """Trains, and ends with the status that says whether the same command resumes the run."""
+    # Before and after its steps. Several workers wait for one another where Python sees no signal.
+    handler = signal.SIG_DFL if "TF_CONFIG" in os.environ else lambda *_: sys.exit(EXIT_STATUS)
+    before = signal.signal(signal.SIGTERM, handler)
     from dcse_tf.training.controller import Stopped, TrainingError, WorkersError
-    from dcse_tf.training.train import train as job
 
     try:
-        outcome = job(options)
+        outcome = load("training.train:train")(options)
     except TrainingError as error:
         sys.exit(f"error: {one_line(error)}")
     except WorkersError as error:
@@ -76,6 +76,8 @@ def train(options: Any) -> None:
     except Stopped as stop:
         print(stop)
         sys.exit(EXIT_STATUS)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     if outcome is None:
         print(f"this worker has finished; the first one wrote {options.run_dir}")
         return
@@ -118,9 +120,7 @@ def compare(options: Any) -> None:
 
 def embed(options: Any) -> str:
     """Says what was written."""
-    from dcse_tf import api
-
-    path, rows, dim = api.embed.run(options)
+    path, rows, dim = load("api:embed").run(options)
     return f"{rows} embeddings of {dim} dimensions are in {path}"
 
 

@@ -14,6 +14,7 @@ from dcse_tf.arguments import list_presets, parse_flags
 from dcse_tf.cli import commands
 from dcse_tf.cli.commands import JOBS, list_options, load_options, main
 from dcse_tf.data.corpus import PrepareOptions
+from dcse_tf.errors import EXIT_STATUS
 from dcse_tf.options import OptionError
 from dcse_tf.tasks import TASKS
 from dcse_tf.tasks.train_options import TrainOptions
@@ -119,6 +120,16 @@ def test_what_is_printed_is_in_utf_8_or_as_a_terminal_can(terminal, monkeypatch)
     monkeypatch.setattr(sys, "argv", ["dcse"])
     main()
     assert out.buffer.getvalue() == (b"\xe9\\u4e2d\n" if terminal else "é中\n".encode())
+
+
+def test_a_training_that_has_not_begun_its_steps_is_to_be_tried_again(monkeypatch):
+    ask = lambda _: os.kill(os.getpid(), signal.SIGTERM)  # noqa: E731
+    monkeypatch.setattr("dcse_tf.training.train.train", ask)
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with pytest.raises(SystemExit) as ended:
+        main(["train", *TRAIN])
+    assert ended.value.code == EXIT_STATUS
+    assert signal.signal(signal.SIGTERM, before) is signal.SIG_IGN
 
 
 # A command, and the flag or file that its message must name.

@@ -19,14 +19,8 @@ from dcse_tf.matching.equations import MatchingForm, build_turn_attention, write
 
 TEXTS = ["where is my parcel", "ok", "", "好的发货", "i want a refund for the blue cup", "ok"]
 # Ids by hand: [CLS] 2, [SEP] 3, words from 5 on in the vocabulary's order.
-IDS = [
-    [2, 5, 6, 7, 8, 3],
-    [2, 25, 3],
-    [2, 3],
-    [2, 21, 22, 23, 24, 3],
-    [2, 12, 13, 14, 15, 16, 17, 18, 19, 3],
-    [2, 25, 3],
-]
+IDS = [[2, 5, 6, 7, 8, 3], [2, 25, 3], [2, 3], [2, 21, 22, 23, 24, 3]]
+IDS += [[2, 12, 13, 14, 15, 16, 17, 18, 19, 3], [2, 25, 3]]
 CONTEXT = ["where is my parcel", "it left today", "thanks"]
 RESPONSES = ["it left today", "i want a refund for the blue cup", "好的", "it left today"]
 

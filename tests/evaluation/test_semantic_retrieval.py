@@ -9,14 +9,8 @@ from dcse_tf.errors import InputError
 from dcse_tf.evaluation.retrieval import evaluate_retrieval, read_retrieval_set
 
 # Two intents, parcel and refund; every sentence lists all others, positives first.
-SENTENCES = {
-    "我的快递到哪了": "parcel",
-    "where is my parcel": "parcel",
-    "什么时候发货": "parcel",
-    "我要退款": "refund",
-    "I want a refund": "refund",
-    "how long does a refund take": "refund",
-}
+SENTENCES = dict.fromkeys(["我的快递到哪了", "where is my parcel", "什么时候发货"], "parcel")
+SENTENCES |= dict.fromkeys(["我要退款", "I want a refund", "how long does a refund take"], "refund")
 INTENTS = list(SENTENCES.values())
 
 
