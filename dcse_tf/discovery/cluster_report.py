@@ -85,8 +85,7 @@ def _find_words(
         collections.Counter(word for text in each for word in {*split_words(text)})
         for each in texts
     ]
-    whole = sum(having, collections.Counter())
-    size = sum(map(len, texts))
+    whole, size = sum(having, collections.Counter()), sum(map(len, texts))
     found = []
     for own, each in zip(having, texts, strict=True):
         scores = {}

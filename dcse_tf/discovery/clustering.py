@@ -1,6 +1,5 @@
 """Clusters of embeddings: Ward's tree of a part, cut where the clusters are sharp and come again,
-then k-means over all of them. Nothing is drawn at random: the result is a function of the rows and
-of their order.
+then k-means over all. Nothing is drawn: the result depends on the rows and their order alone.
 """
 
 import itertools

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -19,6 +19,7 @@ from dcse_tf.input_files import UNREADABLE_ARRAY, read_json_object
 
 CLUSTERS_FILE, CENTRES_FILE, RECORD_FILE = "clusters.jsonl", "centres.npy", "report.json"
 _MODEL = "contents of `model`"
+SHARES_OF = ("turns", "min_words")  # settings that say which turns are counted
 _MAJORITY = 0.5  # of the turns of a cluster
 _CERTAIN = 0.05  # the p-value below which a share has changed, over all clusters
 
@@ -43,12 +44,14 @@ class Clusters:
         centres: float32 `[clusters, dim]`, of length 1.
         encoder: the encoder that the report was made with.
         next_id: an id that no cluster has had.
+        shares_of: the settings that say which turns their shares are of, by name.
     """
 
     records: Sequence[dict[str, Any]]
     centres: np.ndarray
     encoder: SentenceEncoder
     next_id: int
+    shares_of: Mapping[str, Any]
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], encoder: SentenceEncoder | None = None) -> Self:
@@ -64,12 +67,13 @@ class Clusters:
             lines = (path / CLUSTERS_FILE).read_text(encoding="utf-8").splitlines()
             records, centres = list(map(json.loads, lines)), np.load(path / CENTRES_FILE)
             made_from, next_id = {_MODEL: record["model"]}, int(record["next_id"])
+            shares_of = {f"`{name}`": record["settings"][name] for name in SHARES_OF}
             if len(records) != len(centres):
                 raise ValueError(f"{len(records)} clusters, but {len(centres)} centres")
         encoder = encoder or SentenceEncoder.from_options(ModelOptions(**settings))
         problem = f"{path}: was made with another encoder"
         require_same(made_from, {_MODEL: encoder.fingerprint()}, problem, "give the same")
-        return cls(records, centres, encoder, next_id)
+        return cls(records, centres, encoder, next_id, shares_of)
 
     def predict(self, texts: Sequence[str], show_progress: bool = False) -> list[Label]:
         """Labels texts by the nearest centre, or by None where 99 of 100 texts of that cluster are

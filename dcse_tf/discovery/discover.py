@@ -14,11 +14,11 @@ from dcse_tf.data.corpus import CorpusOptions, read_long_sessions
 from dcse_tf.data.dialogue import fold_spaces, make_splitter
 from dcse_tf.discovery.cluster_report import Found, choose_typical, describe_clusters, write_report
 from dcse_tf.discovery.clustering import cluster, find_centres, measure_sharpness
-from dcse_tf.discovery.clusters import Clusters, follow
+from dcse_tf.discovery.clusters import SHARES_OF, Clusters, follow
 from dcse_tf.encoder.backend import normalize
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError, require
-from dcse_tf.files import atomic_directory, hash_number
+from dcse_tf.files import atomic_directory, hash_number, require_same
 from dcse_tf.options import option
 from dcse_tf.progress import Progress
 
@@ -58,8 +58,7 @@ class DiscoverOptions(CorpusOptions, ModelOptions):
     )
     output_dir: str = option(
         "",
-        "Folder for report.html, clusters.jsonl, turns.tsv, retrieval.txt and what predicting "
-        "needs.",
+        "Folder for report.html, clusters.jsonl, turns.tsv, retrieval.txt and the centres.",
         required=True,
         path="writes",
     )
@@ -83,6 +82,10 @@ def discover(config: DiscoverOptions) -> list[dict[str, Any]]:
     require("sklearn", "discover", "discover")  # before anything long is done
     encoder = SentenceEncoder.from_options(config)
     previous = Clusters.load(config.previous, encoder) if config.previous else None
+    if previous:
+        now = {f"`{name}`": getattr(config, name) for name in SHARES_OF}
+        problem = f"`previous`={config.previous}: its shares are of other turns"
+        require_same(previous.shares_of, now, problem, "give the same")
     with atomic_directory(pathlib.Path(config.output_dir), config.overwrite) as folder:
         turns = _read_turns(config)
         role, chosen = _choose_turns(config, turns)
@@ -105,19 +108,16 @@ def discover(config: DiscoverOptions) -> list[dict[str, Any]]:
         centres, sharpness = find_centres(rows, labels), measure_sharpness(keys, labels)
         similarity = np.einsum("nd,nd->n", rows, centres[labels])
         answers = _find_answers(encoder, turns, chosen, labels[places])
-        found = Found(
-            *(texts, counts, rows, labels, centres, similarity, sharpness),
-            *(turns.sessions[chosen], places, answers),
-        )
+        of_texts = texts, counts, rows, labels, centres, similarity, sharpness
+        found = Found(*of_texts, turns.sessions[chosen], places, answers)
         followed = follow(previous, rows, counts, labels)
         records = describe_clusters(found, followed, make_splitter("auto"))
+        told = {"turns": len(chosen), "sessions": len(np.unique(found.sessions))}
+        told |= {"texts": len(texts), "clusters": len(records)}
         summary = {
             "model": encoder.fingerprint(),
             "role": role,
-            "turns": len(chosen),
-            "sessions": len(np.unique(found.sessions)),
-            "texts": len(texts),
-            "clusters": len(records),
+            **told,
             "sharpness": round(float(np.average(sharpness, weights=counts)), 3),
             "left_out": turns.left_out,
             "gone": followed.gone,
@@ -133,10 +133,8 @@ def _read_turns(config: DiscoverOptions) -> _Turns:
     bad_lines = config.count_bad_lines()
     dropped = collections.Counter(short_sessions=0, empty_utterances=0)
     numbers = array.array("q")
-    session_ids: list[str] = []
-    roles: dict[str, int] = {}
-    known: dict[str, int] = {}
-    distinct: list[str] = []
+    session_ids, distinct = list[str](), list[str]()
+    roles, known = dict[str, int](), dict[str, int]()
     for session in read_long_sessions(config, bad_lines, dropped):
         for turn in session.turns:
             text = known.setdefault(turn.text.casefold(), len(distinct))

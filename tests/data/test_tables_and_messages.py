@@ -56,12 +56,8 @@ def texts(*paths, **settings):
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
 def test_delimiters_and_marks_of_encodings_are_found_out(tmp_path, sign, encoding):
     """Quoted fields hold delimiters, quotes and line ends; other columns are not read."""
-    lines = [
-        'text,session_id,"role",more',
-        "hi,s,a,1",
-        '"你好,;\t|",t,a,2',
-        '"he ""said\r\nit""",s, b ,3',
-    ]
+    lines = ['text,session_id,"role",more', "hi,s,a,1", '"你好,;\t|",t,a,2']
+    lines.append('"he ""said\r\nit""",s, b ,3')
     path = write_csv(
         tmp_path / "a", *(line.replace(",", sign) for line in lines), end="\r\n", encoding=encoding
     )

@@ -139,9 +139,8 @@ def test_the_turns_around_tell_what_is_meant(model, tmp_path):
     dialogues = make_dialogues(COUNTS, {thing: f"the {thing}" for thing in THINGS})
     for number, dialogue in enumerate(dialogues):
         dialogue["turns"][2]["text"] = f"I want my {dialogue['turns'][3]['text'][-2:]}{number}"
-    _, found = discover(
-        model, tmp_path, dialogues, "--context_share=1", "--clusters=3", output="with"
-    )
+    flags = ("--context_share=1", "--clusters=3")
+    _, found = discover(model, tmp_path, dialogues, *flags, output="with")
     assert sorted(record["turns"] for record in found.values()) == [20, 25, 30]
     assert all(len(record["answers"]) == 1 for record in found.values())
 
@@ -187,13 +186,15 @@ def test_what_cannot_be_used_is_named(model, tmp_path, flags, message):
     assert not (tmp_path / "report").exists()
 
 
-def test_a_report_of_another_encoder_is_refused(report, model, tmp_path):
+def test_a_report_of_another_encoder_or_of_other_turns_is_refused(report, model, tmp_path):
     words = json.loads((model.parent / "words.json").read_text())
     (tmp_path / "words.json").write_text(json.dumps(words | {"tea": words["parcel"]}))
     flags = ("--kind=word_vectors", f"--word_vectors={tmp_path}/words.json")
     main(["fit_baseline", *flags, f"--output_dir={tmp_path}/other"])
     with pytest.raises(SystemExit, match=r"was made with another encoder"):
         discover(tmp_path / "other", tmp_path, make_dialogues(COUNTS), f"--previous={report[0]}")
+    with pytest.raises(SystemExit, match=r"of other turns: --turns: all \(was first\)"):
+        discover(model, tmp_path, make_dialogues(COUNTS), f"--previous={report[0]}", "--turns=all")
 
 
 @pytest.mark.parametrize("name", ["centres.npy", "clusters.jsonl", "report.json"])

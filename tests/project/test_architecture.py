@@ -70,7 +70,7 @@ BUDGETS = {
     "spark": 353,
     "tasks": 1893,
     "training": 1559,
-    "tests": 17903,
+    "tests": 17900,
     "experiments": 2988,
     "docs": 2197,
 }

@@ -273,7 +273,7 @@ def test_texts_are_labelled_by_clusters(encoder):
     centres = encoder.encode(body["input"], normalize_embeddings=True)
     found = [{"id": 7, "name": "a", "least_similarity": 0.99}]
     found += [{"id": 9, "name": "b", "least_similarity": 1.01}]  # nothing is so near
-    service.clusters = Clusters(found, centres, encoder, 10)
+    service.clusters = Clusters(found, centres, encoder, 10, {})
     first, second = post(create_app(service, [], 10**6), "/v1/clusters", **body).json()["data"]
     assert (first["index"], first["cluster"], first["name"]) == (0, 7, "a")
     assert first["similarity"] == pytest.approx(1, abs=1e-5)
