@@ -46,29 +46,6 @@ def write_corpus(sessions: pathlib.Path, corpus: pathlib.Path) -> None:
     corpus.write_text("".join(f"{text}\n" for text in kept), encoding="utf-8")
 
 
-def print_comparison(before: pathlib.Path, after: pathlib.Path) -> None:
-    """Prints the scores of both evaluations side by side, those by earlier turns first."""
-    old, new = (
-        {
-            name: (value, result["scores"].get(f"chance_{name}"))
-            for result in json.loads(path.read_text(encoding="utf-8"))["results"]
-            for name, value in result["scores"].items()
-        }
-        for path in (before, after)
-    )
-    shown = {name: was for name, (was, chance) in old.items() if chance is not None and name in new}
-    later = [name for name in shown if "bidirectional" in name]
-    titles = {
-        "Context: the turns before the response": [name for name in shown if name not in later],
-        "Bidirectional, as in the paper: turns after the response too": later,
-    }
-    for title, names in titles.items():
-        print(f"\n{title}\n{'':<32}{'chance':>8}{'before':>8}{'after':>8}{'change':>8}")
-        for name in names:
-            was, now, chance = shown[name], new[name][0], old[name][1]
-            print(f"{name:<32}{chance:8.2f}{was:8.2f}{now:8.2f}{now - was:+8.2f}")
-
-
 def main() -> None:
     if len(sys.argv) < 2 or not all(flag.startswith("--") for flag in sys.argv[2:]):
         sys.exit("usage: python experiments/demo.py RESULTS_FOLDER [--FLAG_OF_TRAIN=VALUE ...]")
@@ -94,7 +71,7 @@ def main() -> None:
     query = "--query=I have two cats and a dog"
     run("search", f"--model={export}", f"--corpus={out}/utterances.txt", query, "--top=3")
 
-    print_comparison(out / "before.json", out / "after.json")
+    run("compare", f"--results={out}/before.json,{out}/after.json")
     print(f"\n{(time.monotonic() - started) / 60:.1f} minutes; everything is in {out}")
 
 

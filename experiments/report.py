@@ -142,19 +142,19 @@ def compare(first: Sequence[Result], second: Sequence[Result], name: str) -> Dif
     return paired_difference((np.array(first[0]["items"]["degree"]), *items), correlations)
 
 
-def read_curves(run_dir: pathlib.Path) -> dict[str, dict[int, float]]:
-    """Dev score -> step -> value, of a run of `train`."""
+def read_curves(run_dir: pathlib.Path, prefix: str = "eval/dev/") -> dict[str, dict[int, float]]:
+    """Dev score, or another one with a prefix -> step -> value, of a run of `train`."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.util import tensor_util
 
     events = EventAccumulator(str(run_dir / "tensorboard"), size_guidance={"tensors": 0}).Reload()
     return {
-        tag.removeprefix("eval/dev/"): {
+        tag.removeprefix(prefix): {
             event.step: float(tensor_util.make_ndarray(event.tensor_proto))
             for event in events.Tensors(tag)
         }
         for tag in events.Tags()["tensors"]
-        if tag.startswith("eval/dev/")
+        if tag.startswith(prefix)
     }
 
 

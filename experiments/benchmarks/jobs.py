@@ -19,6 +19,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import measure
 import numpy as np
+import report
 from measure import Case, Round
 from runs import DCSE, MINILM
 
@@ -245,18 +246,11 @@ def find_model(encoder: str) -> str:
 
 def read_training(run_dir: pathlib.Path) -> tuple[float, float]:
     """Seconds and samples after the warm-up, from TensorBoard's summaries."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from tensorboard.util.tensor_util import make_ndarray
+    curves = report.read_curves(run_dir, "train/")
 
-    events = EventAccumulator(str(run_dir / "tensorboard"), size_guidance={"tensors": 0})
-    events.Reload()
+    def read(ending: str) -> np.ndarray:
+        (curve,) = [curve for name, curve in curves.items() if name.endswith(ending)]
+        return np.array([value for step, value in curve.items() if step > WARM_UP_STEPS])
 
-    def read(ending: str) -> list[float]:
-        tags = [tag for tag in events.Tags()["tensors"] if tag.endswith(ending)]
-        (tag,) = [tag for tag in tags if tag.startswith("train/")]
-        points = [point for point in events.Tensors(tag) if point.step > WARM_UP_STEPS]
-        return [float(make_ndarray(point.tensor_proto)) for point in points]
-
-    seconds = [LOG_EVERY * value for value in read("step_seconds")]
-    rates = read("samples_per_second")
-    return sum(seconds), sum(rate * spent for rate, spent in zip(rates, seconds, strict=True))
+    seconds = LOG_EVERY * read("step_seconds")
+    return float(seconds.sum()), float(read("samples_per_second") @ seconds)

@@ -71,7 +71,7 @@ BUDGETS = {
     "tasks": 1893,
     "training": 1559,
     "tests": 17900,
-    "experiments": 2988,
+    "experiments": 2980,
     "docs": 2197,
 }
 
