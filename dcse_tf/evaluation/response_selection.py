@@ -103,9 +103,7 @@ def make_samples(
     for session in sessions if any(session.given for session in sessions) else ():
         texts = (turn.text.casefold() for turn in session.turns)
         said.setdefault(session.dialogue, set()).update(texts)
-    ordered = sorted(
-        sessions, key=lambda session: hash_number(f"{seed}:order:{session.session_id}")
-    )
+    ordered = sorted(sessions, key=lambda each: hash_number(f"{seed}:order:{each.session_id}"))
     chosen = ordered[:max_samples] if max_samples else ordered
     drawn = [_draw_response(session, context_turns, seed, bool(said)) for session in chosen]
     roles_of = collections.defaultdict(set)
@@ -169,7 +167,9 @@ def _score_contexts(
     if any(sample.later for sample in samples):
         ways.append(metrics.bidirectional)
     # Both contexts of a sample stand together, so that a text that both have is encoded once.
-    contexts = [c for s in samples for c in [s.context, [*s.context, *s.later]][: len(ways)]]
+    contexts: list[list[str]] = []
+    for sample in samples:
+        contexts += [sample.context, [*sample.context, *sample.later]][: len(ways)]
     found = score(contexts, [sample.candidates for sample in samples for _ in ways])
     return {
         way(name): rows[place :: len(ways)]

@@ -57,7 +57,8 @@ def inspect_data(config: InspectOptions) -> str:
         dropped = collections.Counter(short_sessions=0, empty_utterances=0)
         for session in read_long_sessions(config, bad_lines, dropped):
             found.add(session)
-            for key, turn in ((_normalize(turn.text), turn) for turn in session.turns):
+            for turn in session.turns:
+                key = _normalize(turn.text)
                 for path, sentences in wanted.items():
                     if len(key) >= _LONG and key in sentences:
                         leaks[path].setdefault(key, (turn.text, session.session_id))
@@ -161,8 +162,7 @@ def _make_tables(left_out: dict[str, int], found: dict[str, Any]) -> list[Rows]:
         rows.append((name.replace("_", " "), told))
     tables = [rows]
     for name in ("speakers", "intents", "frequent_utterances"):
-        most = list(found[name].items())[:_NAMES_SHOWN]
-        if most:
+        if most := list(found[name].items())[:_NAMES_SHOWN]:
             cells = [(text[:60], f"{count:,}") for text, count in most]
             tables.append([(name.replace("_", " "), "turns"), *cells])
     return tables
