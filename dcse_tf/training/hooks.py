@@ -179,7 +179,7 @@ class Evaluate(Hook):
     summaries: SummaryWriter
     scored: tf.Variable  # int64, the step that was evaluated last; it is saved with the model
     folder: pathlib.Path  # of the best encoder
-    metric: str  # name of the dev score that decides
+    metric: str  # name of the dev score that decides; of a loss, the lowest
     write: Callable[[pathlib.Path], None]  # writes the current encoder into a folder
     kept: Kept | None = None
     outcome: Outcome | None = None  # the result of the run, when it has ended

@@ -60,10 +60,10 @@ class CountingTrainer:
         return {**METRICS, "steps": float(done), "diverged": float(diverged)}
 
 
-def _start(run_dir, trainer, evaluate=dict, *, steps=20, lower=False, eval_every=10, hooks=()):
+def _start(run_dir, trainer, evaluate=dict, *, steps=20, by="dev/score", eval_every=10, hooks=()):
     """A run that logs every 3 steps and saves every 5; what it ended with."""
     summaries = SummaryWriter(run_dir / "tensorboard")
-    best = (run_dir / "encoder", "dev/score", trainer.write, lower)
+    best = (run_dir / "encoder", by, trainer.write)
     scored = tf.Variable(-1, trainable=False, dtype=tf.int64)
     evaluation = Evaluate(eval_every, evaluate, summaries, scored, *best)
     state = tf.train.Checkpoint(model=trainer.model, optimizer=trainer.optimizer, scored=scored)
@@ -169,36 +169,36 @@ def test_the_stop_is_a_variable_of_the_inner_loop():
     assert isinstance(signals.asked, tf.Variable)
 
 
-def _scores_by_step(trainer, by_step):
+def _scores_by_step(trainer, by_step, metric="dev/score"):
     """Dev scores of the steps, and the steps at which they were asked for."""
     asked = []
 
     def evaluate():
         asked.append(trainer.step)
-        return {"dev/score": by_step[trainer.step]}
+        return {metric: by_step[trainer.step]}
 
     return evaluate, asked
 
 
 @pytest.mark.parametrize(
-    ("lower", "by_step", "best"),
+    ("metric", "by_step", "best"),
     [
-        (False, {0: 1.0, 5: 7.0, 10: 3.0, 15: 7.0, 20: 5.0}, 5),  # the first of equal ones
-        (True, {0: 9.0, 5: 2.0, 10: 3.0, 15: 4.0, 20: 8.0}, 5),
-        (False, {0: 9.0, 5: 2.0, 10: 3.0, 15: 4.0, 20: 8.0}, 0),  # nothing is better than the start
-        (True, {0: 9.0, 5: 2.0, 10: 3.0, 15: 4.0, 20: 1.0}, 20),
+        ("dev/score", {0: 1.0, 5: 7.0, 10: 3.0, 15: 7.0, 20: 5.0}, 5),  # the first of equal ones
+        ("dev/loss", {0: 9.0, 5: 2.0, 10: 3.0, 15: 4.0, 20: 8.0}, 5),
+        ("dev/score", {0: 9.0, 5: 2.0, 10: 3.0, 15: 4.0, 20: 8.0}, 0),  # none is better
+        ("dev/loss", {0: 9.0, 5: 2.0, 10: 3.0, 15: 4.0, 20: 1.0}, 20),
     ],
 )
-def test_the_encoder_of_the_best_evaluation_is_kept(tmp_path, lower, by_step, best):
+def test_the_encoder_of_the_best_evaluation_is_kept(tmp_path, metric, by_step, best):
     trainer = CountingTrainer()
-    evaluate, asked = _scores_by_step(trainer, by_step)
-    outcome = _start(tmp_path, trainer, evaluate, lower=lower, eval_every=5)
+    evaluate, asked = _scores_by_step(trainer, by_step, metric)
+    outcome = _start(tmp_path, trainer, evaluate, by=metric, eval_every=5)
     assert asked == [0, 5, 10, 15, 20]
     assert (tmp_path / "encoder/weight").read_text() == str(best)
-    kept, start = {"dev/score": by_step[best]}, {"dev/score": by_step[0]}
-    assert outcome.kept == Kept(best, "dev/score", by_step[best], 20, by_step[20], kept, start)
+    kept, start = {metric: by_step[best]}, {metric: by_step[0]}
+    assert outcome.kept == Kept(best, metric, by_step[best], 20, by_step[20], kept, start)
     assert hooks.read_kept(tmp_path / "encoder") == outcome.kept
-    assert outcome.scores == {"dev/score": by_step[20]}
+    assert outcome.scores == {metric: by_step[20]}
 
 
 @pytest.mark.parametrize(
