@@ -33,8 +33,8 @@ class DiscoverOptions(CorpusOptions, ModelOptions):
 
     role: str = option(
         "",
-        "Whose turns. Default: customer, user, client, human or visitor, if there is one of them, "
-        "or else the first speaker of each dialogue.",
+        "Whose turns, whatever its case. Default: customer, user, client, human or visitor, if "
+        "there is one of them, or else the first speaker of each dialogue.",
     )
     turns: str = option(
         "first",
@@ -72,7 +72,7 @@ class _Turns(NamedTuple):
     roles: np.ndarray
     texts: np.ndarray
     session_ids: list[str]
-    role_names: list[str]
+    role_names: list[str]  # in lower case
     distinct: list[str]  # the texts, whatever their case
     left_out: dict[str, int]
 
@@ -140,7 +140,8 @@ def _read_turns(config: DiscoverOptions) -> _Turns:
             text = known.setdefault(turn.text.casefold(), len(distinct))
             if text == len(distinct):
                 distinct.append(turn.text)
-            numbers.extend((len(session_ids), roles.setdefault(turn.role, len(roles)), text))
+            role = roles.setdefault(turn.role.casefold(), len(roles))
+            numbers.extend((len(session_ids), role, text))
         session_ids.append(fold_spaces(session.session_id))
     left_out = {**dropped, "bad_lines": bad_lines.count}
     sessions, speakers, texts = np.array(numbers, np.int64).reshape(-1, 3).T.copy()
@@ -151,10 +152,10 @@ def _choose_turns(config: DiscoverOptions, turns: _Turns) -> tuple[str, np.ndarr
     """The role, and the places of its turns that are clustered; counts what is left out."""
     names = turns.role_names
     begins, sessions = np.unique(turns.sessions, return_index=True, return_inverse=True)[1:]
-    role = config.role or next((each for each in names if each.casefold() in _CUSTOMERS), _FIRST)
-    if config.role and role not in names:
+    role = config.role or next((each for each in names if each in _CUSTOMERS), _FIRST)
+    if config.role and role.casefold() not in names:
         config.refuse("role", f"expected one of {', '.join(map(repr, names[:20]))}")
-    speakers = turns.roles[begins][sessions] if role == _FIRST else names.index(role)
+    speakers = turns.roles[begins][sessions] if role == _FIRST else names.index(role.casefold())
     own = np.flatnonzero(turns.roles == speakers)
     split, long = make_splitter("auto"), np.zeros(len(turns.distinct), bool)
     for text in np.unique(turns.texts[own]).tolist():
@@ -231,6 +232,5 @@ def _write_turns(
         file.write("session\tturn\tcluster\tsimilarity\ttext\n")
         for place, text, begin in zip(chosen, found.turn_texts, begins, strict=True):
             session, number = turns.session_ids[turns.sessions[place]], ids[found.labels[text]]
-            similarity = f"{found.similarity[text]:.4f}"
-            cells = (session, place - begin, number, similarity, found.texts[text])
-            file.write("\t".join(map(str, cells)) + "\n")
+            cells = (session, place - begin, number, f"{found.similarity[text]:.4f}")
+            print(*cells, found.texts[text], sep="\t", file=file)

@@ -63,12 +63,12 @@ COUNTS = {"refund": 30, "parcel": 25, "invoice": 20}
 
 @pytest.fixture(scope="module")
 def report(model, tmp_path_factory):
-    # Ten wordings of each request; one is spelt otherwise once.
+    # Ten wordings of each request; one is spelt otherwise once, as is a role.
     dialogues = make_dialogues(COUNTS)
     dialogues[0]["turns"][2]["text"] = "I  WANT my refund"
-    dialogues.append(
-        {"session_id": "short", "turns": make_dialogues({"refund": 1})[0]["turns"][:2]}
-    )
+    dialogues[1]["turns"][2]["role"] = "Customer"
+    short = make_dialogues({"refund": 1}, name="short")[0]
+    dialogues.append(short | {"turns": short["turns"][:2]})
     return discover(model, tmp_path_factory.mktemp("discover"), dialogues)
 
 
