@@ -165,8 +165,7 @@ def read_sessions(
     """Yields all sessions of the input, with turns joined but no session filtered out; `dropped` as
     in `join_session`. Raises InputError if a file cannot be read or has too many bad lines.
     """
-    for raw in read_raw_sessions(config, bad_lines):
-        yield join_session(raw, config, dropped)
+    return (join_session(raw, config, dropped) for raw in read_raw_sessions(config, bad_lines))
 
 
 def read_long_sessions(

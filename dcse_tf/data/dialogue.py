@@ -29,7 +29,7 @@ class GivenCandidates(NamedTuple):
     """Other responses that a file gives for the last turn of a session."""
 
     dialogue: str  # the id of the dialogue that the session is a piece of
-    negatives: tuple[str, ...]
+    negatives: tuple[str, ...]  # none if the file only names the dialogue
 
 
 @dataclasses.dataclass(frozen=True)

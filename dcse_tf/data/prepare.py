@@ -199,7 +199,7 @@ class ChunkSerializer:
             start, middle = end, end + len(session.turns)
             end += len(session.list_texts())
             own, negatives = tokens[start:middle], list[np.ndarray]()
-            if session.given:
+            if session.given and session.given.negatives:
                 kept = _choose_negatives(own[-1:], tokens[middle:end], dropped)
                 if not kept:
                     continue

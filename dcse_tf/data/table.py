@@ -180,8 +180,7 @@ def _index_texts(
     batch = lay_out(tables.pop("token_ids"), row_length, tables)
     sizes = [tf.size(each) for each in used.values()]
     parts = tf.split(index, sizes, num=len(sizes))
-    batch |= {name: tf.reshape(x, tf.shape(used[name])) for name, x in zip(used, parts)}
-    return batch
+    return batch | {name: tf.reshape(x, tf.shape(used[name])) for name, x in zip(used, parts)}
 
 
 def _list_tokens(name: str, rows: Rows, batch: Tensors) -> Tensors:

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from dcse_tf.data.dialogue import Context, GivenCandidates, Session, make_session
+from dcse_tf.data.dialogue import Context, Session, make_session
 from dcse_tf.data.formats.candidates import CandidateGroup
-from dcse_tf.data.formats.reading import parse_dialogue, read_json_lines
+from dcse_tf.data.formats.reading import read_jsonl
 from dcse_tf.encoder.backend import Match, normalize
 from dcse_tf.evaluation import metrics
 from dcse_tf.evaluation.metrics import PROJECTED, Encode, Evaluation
@@ -55,15 +55,12 @@ def read_sessions(path: pathlib.Path) -> list[Session]:
     `given`, without negatives, names the dialogue that a session is a piece of, as those prepared
     with candidates are.
     """
-
-    def parse(number: int, line: dict[str, Any]) -> Session:
-        session = make_session(*parse_dialogue(line), join=False)
-        dialogue = line.get("dialogue")
-        piece = GivenCandidates(dialogue, ()) if dialogue and isinstance(dialogue, str) else None
-        return dataclasses.replace(session, given=piece)
-
-    sessions = read_json_lines(path, BadLines(), parse)
-    return [session for session in sessions if len(session.turns) > 1]
+    sessions = []
+    for name, turns, *given in read_jsonl(path, BadLines()):
+        session = make_session(name, turns, join=False)
+        if len(session.turns) > 1:
+            sessions.append(dataclasses.replace(session, given=given[0] if given else None))
+    return sessions
 
 
 def sample_group(group: CandidateGroup, turns: int = 0) -> Sample:

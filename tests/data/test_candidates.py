@@ -210,7 +210,7 @@ def test_groups_of_one_dialogue_go_to_one_split_and_name_it(tmp_path):
     fractions = {"dev_fraction": 0.3, "test_fraction": 0.2}
     for name in ("groups", "dialogues"):
         (tmp_path / name).mkdir()
-    groups = [make_group(n, context=context) for n in range(50) for context in (1, 2)]
+    groups = (make_group(n, context=context) for n in range(50) for context in (1, 2))
     prepare(tmp_path / "groups", *groups, **fractions)
     run(tmp_path / "dialogues", tsv({str(n): DIALOGUES["a"] for n in range(50)}), **fractions)
 
@@ -224,6 +224,11 @@ def test_groups_of_one_dialogue_go_to_one_split_and_name_it(tmp_path):
         assert held_out("groups", split, "session_id") == pieces
         assert held_out("groups", split, "dialogue") == [n for n in names for _ in (1, 2)]
         assert len(names) > 3
+    # So do the sessions held out, if they are prepared again.
+    held = (tmp_path / "groups/data/dev.jsonl").read_text()
+    run(tmp_path, held, format="jsonl", dev_fraction=0.5, seed=1)
+    kept, again = held_out("groups", "dev", "dialogue"), held_out("", "dev", "dialogue")
+    assert again == [name for name in kept if name in again] != []
 
 
 def test_negatives_that_the_encoder_cannot_tell_apart_are_left_out(tmp_path):

@@ -1,6 +1,7 @@
 """Grouped candidates built from dialogues: which responses, which negatives, and in what form."""
 
 import collections
+import itertools
 import json
 import re
 
@@ -141,30 +142,24 @@ def test_negatives_come_from_the_split_of_their_response_and_copies_share_one(bu
     assert copies == {f"s{number}" for number in range(10)}
 
 
-def test_negatives_are_not_of_another_piece_of_the_dialogue(build, tmp_path):
-    """A file of groups has a session for each response of a dialogue."""
-    lines = [
-        json.dumps(
-            {
-                "id": f"{number}:{end}",
-                "dialogue": f"d{number}",
-                "context": [{"role": "a", "text": f"{number} says {p}"} for p in range(end)],
-                "responder": "b",
-                "candidates": [f"{number} says {end}", "never"],
-                "labels": [1, 0],
-            }
-        )
-        for number in range(12)
-        for end in range(1, 6)
-    ]
-    (tmp_path / "in.jsonl").write_text("\n".join(lines) + "\n")
+@pytest.mark.parametrize("format", ["candidates", "jsonl"])
+def test_negatives_are_not_of_another_piece_of_the_dialogue(build, tmp_path, format):
+    """Groups of candidates are pieces of dialogues, and so are sessions that name theirs."""
+    lines = []
+    for number, end in itertools.product(range(12), range(1, 6)):
+        turns = [{"role": "a", "text": f"{number} says {place}"} for place in range(end + 1)]
+        names = {"dialogue": f"d{number}", "id": f"{number}:{end}", "session_id": f"{number}:{end}"}
+        texts = {"candidates": [turns[-1]["text"], "never"], "labels": [1, 0], "responder": "b"}
+        lines.append(json.dumps(names | texts | {"turns": turns, "context": turns[:-1]}) + "\n")
+    (tmp_path / "in.jsonl").write_text("".join(lines))
     output = tmp_path / "out.jsonl"
     files = {"input": (str(tmp_path / "in.jsonl"),), "output": str(output)}
-    build_candidates(BuildCandidatesOptions(format="candidates", join_consecutive=False, **files))
+    build_candidates(BuildCandidatesOptions(format=format, join_consecutive=False, **files))
     groups = list(read_groups(output, "jsonl", BadLines(0)))
     assert len(groups) == 60
     for group in groups:
         own = group.candidates[0].split()[0]
+        assert group.dialogue == f"d{own}"
         assert own not in {text.split()[0] for text in group.candidates[1:]}
 
 

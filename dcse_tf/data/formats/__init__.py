@@ -10,12 +10,10 @@ import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from dcse_tf.data.dialogue import GivenCandidates, Utterance
 from dcse_tf.data.formats import candidates, published, reading
+from dcse_tf.data.formats.reading import RawSession
 from dcse_tf.input_files import BadLines
 
-# An id and utterances and, in some formats, candidates for the last utterance.
-RawSession = tuple[str, list[Utterance]] | tuple[str, list[Utterance], GivenCandidates]
 Reader = Callable[[pathlib.Path, BadLines], Iterator[RawSession]]
 
 

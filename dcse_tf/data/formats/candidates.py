@@ -121,9 +121,7 @@ def read_groups_jsonl(
     def parse(number: int, value: Any) -> tuple[int, CandidateGroup]:
         name, responder = (get_field(value, key, str) for key in ("id", "responder"))
         dialogue = get_field(value, "dialogue", str, "")
-        _, turns = reading.parse_dialogue(
-            {"session_id": "", "turns": get_field(value, "context", list)}, {}
-        )
+        _, turns = reading.parse_dialogue(get_field(value, "context", list), {})
         texts, labels = (tuple(get_field(value, key, list)) for key in ("candidates", "labels"))
         if not name or not all(isinstance(text, str) for text in texts):
             raise ValueError('expected "id" and all of "candidates" to be texts')
@@ -343,8 +341,7 @@ def _find_containers(windows: Sequence[tuple[int, ...]]) -> dict[int, int]:
     for turns, number in first.items():
         for size in sizes[: sizes.index(len(turns))]:
             for start in range(len(turns) - size + 1):
-                inside = first.get(turns[start : start + size])
-                if inside is not None:
+                if (inside := first.get(turns[start : start + size])) is not None:
                     containers.setdefault(inside, number)
     return containers
 

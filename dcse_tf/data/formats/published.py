@@ -174,8 +174,7 @@ def read_dialoguecse(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
                 f"expected {len(texts)} roles, 0 or 1, as before-response-after; found "
                 f"{roles[:40]!r}"
             )
-        named = zip(speakers, texts, strict=True)
-        return number, [Utterance(_SENDERS[role], text) for role, text in named]
+        return number, [Utterance(_SENDERS[role], text) for role, text in zip(speakers, texts)]
 
     windows = reading.convert(read_lines(path, bad_lines), parse, path, bad_lines)
     for numbers, turns in merge_windows(windows):

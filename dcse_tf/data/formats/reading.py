@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
-from dcse_tf.data.dialogue import Utterance
+from dcse_tf.data.dialogue import GivenCandidates, Utterance
 from dcse_tf.errors import InputError, name_input, require
 from dcse_tf.input_files import (
     UNREADABLE,
@@ -27,6 +27,8 @@ from dcse_tf.input_files import (
 T = TypeVar("T")
 R = TypeVar("R")
 Sessions = Iterator[tuple[str, list[Utterance]]]
+# An id and utterances and, in some formats, candidates for the last utterance.
+RawSession = tuple[str, list[Utterance]] | tuple[str, list[Utterance], GivenCandidates]
 
 _LONGEST_FIELD = 64 << 20  # characters, of a field and of a line of it
 csv.field_size_limit(_LONGEST_FIELD)  # Python's own limit is 128 KiB, less than some e-mails
@@ -237,12 +239,17 @@ def _read_head(path: pathlib.Path, bad_lines: BadLines) -> str:
         return file.read(_HEAD).lstrip()
 
 
-def read_jsonl(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
-    """{"session_id", "turns": [{"role", "text"}]} per line, a turn may have "intents" and "acts";
-    of grouped candidates {"id", "context", "responder", "candidates", "labels"}, as
-    build_candidates writes them.
+def read_jsonl(path: pathlib.Path, bad_lines: BadLines) -> Iterator[RawSession]:
+    """{"session_id", "turns": [{"role", "text"}]} per line, a turn may have "intents" and "acts",
+    and a piece of a dialogue "dialogue", its id; of grouped candidates {"id", "context",
+    "responder", "candidates", "labels"}, as build_candidates writes them.
     """
-    return read_json_lines(path, bad_lines, lambda number, value: parse_dialogue(value, _OWN))
+
+    def parse(number: int, value: Any) -> RawSession:
+        session, dialogue = parse_dialogue(value), get_field(value, "dialogue", str, "")
+        return (*session, GivenCandidates(dialogue, ())) if dialogue else session
+
+    return read_json_lines(path, bad_lines, parse)
 
 
 def parse_dialogue(value: Any, columns: Mapping[str, str] = _OWN) -> tuple[str, list[Utterance]]:
