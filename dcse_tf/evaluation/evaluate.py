@@ -92,11 +92,9 @@ class EvaluateOptions(ModelOptions):
         names = ("candidates_format", "candidates_turns", "several_positives", "max_bad_lines")
         self.check_needed("candidates_file", *names)
         if 0 < self.max_samples < self.candidates:
-            self.refuse(
-                "max_samples",
-                f"expected at least `candidates`={self.candidates}, or 0: the responses of the "
-                "sessions used are one another's candidates",
-            )
+            why = "the responses of the sessions used are one another's candidates"
+            expected = f"expected at least `candidates`={self.candidates}, or 0"
+            self.refuse("max_samples", f"{expected}: {why}")
         if self.response_selection or self.candidates_file:
             if self.half != "all":
                 self.refuse(

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from dcse_tf.data.corpus import content_key
 from dcse_tf.data.dialogue import Context, Session, make_session
 from dcse_tf.data.formats.candidates import CandidateGroup
 from dcse_tf.data.formats.reading import read_jsonl
@@ -49,18 +50,20 @@ class Sample:
     of_role: int | None = dataclasses.field(default=None, repr=False)
 
 
-def read_sessions(path: pathlib.Path) -> list[Session]:
-    """Reads the sessions of a jsonl file that have at least two turns, which stay as they are.
+def read_sessions(path: pathlib.Path, copies: bool = False) -> list[Session]:
+    """Reads the sessions of a jsonl file that have at least two turns, which stay as they are; of
+    copies, whose turns would be wrong negatives of each other, the first alone, unless `copies`.
 
-    `given`, without negatives, names the dialogue that a session is a piece of, as those prepared
-    with candidates are.
+    `given`, without negatives, names the dialogue of a piece, as of those prepared with candidates.
     """
-    sessions = []
-    for name, turns, *given in read_jsonl(path, BadLines()):
+    found: dict[int, Session] = {}
+    for number, (name, turns, *given) in enumerate(read_jsonl(path, BadLines())):
         session = make_session(name, turns, join=False)
+        key = None if copies or given else content_key(turns)
         if len(session.turns) > 1:
-            sessions.append(dataclasses.replace(session, given=given[0] if given else None))
-    return sessions
+            kept = dataclasses.replace(session, given=given[0] if given else None)
+            found.setdefault(number if key is None else key, kept)
+    return list(found.values())
 
 
 def sample_group(group: CandidateGroup, turns: int = 0) -> Sample:
@@ -160,9 +163,8 @@ def _score_contexts(
     """The scores of `score(contexts, candidates)` with the turns before each response and, unless
     nothing is said after any response, with those on both sides, named apart.
     """
-    ways: list[Callable[[str], str]] = [str]
-    if any(sample.later for sample in samples):
-        ways.append(metrics.bidirectional)
+    both = any(sample.later for sample in samples)
+    ways: list[Callable[[str], str]] = [str, metrics.bidirectional][: 1 + both]
     # Both contexts of a sample stand together, so that a text that both have is encoded once.
     contexts: list[list[str]] = []
     for sample in samples:

@@ -110,7 +110,7 @@ def decompose(
 def explain(config: ExplainOptions) -> str:
     """Explains a response's similarity to its context: writes a page, and returns a summary."""
     # The session is read first, so that its errors appear before the model is loaded.
-    sessions = read_sessions(pathlib.Path(config.input))
+    sessions = read_sessions(pathlib.Path(config.input), copies=True)
     chosen = [each for each in sessions if config.session in ("", each.session_id)]
     if not chosen:
         names = ", ".join(each.session_id for each in sessions[:_SESSIONS_NAMED])

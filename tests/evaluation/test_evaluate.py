@@ -187,11 +187,18 @@ def seen(monkeypatch):
     return turns
 
 
+def test_of_copies_under_other_ids_the_first_alone_is_read(tmp_path):
+    said = {"a": [("x", "where is my parcel"), ("y", "it left")], "b": [("x", "hi"), ("y", "hi")]}
+    copies = {f"{name}2": turns for name, turns in said.items()}
+    (tmp_path / "dev.jsonl").write_text(json_lines(said | copies))
+    found = response_selection.read_sessions(tmp_path / "dev.jsonl")
+    assert [each.session_id for each in found] == ["a", "b", "b2"]  # greetings recur by chance
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("join", "expected"),
     [(True, {"a": {2}, "c": {3}}), (False, {"a": {3}, "b": {3}, "c": {3}})],
-    ids=["joined", "apart"],
 )
 def test_responses_are_selected_among_the_turns_that_training_sees(
     no_model, tmp_path, seen, join, expected

@@ -32,12 +32,9 @@ def _sessions(count: int = 40) -> list[tuple[str, list[str]]]:
 
 def _make(sessions, dialogues=None, **changes):
     """Makes samples of sessions given as (id, texts), and of the dialogues they are pieces of."""
+    given = {name: GivenCandidates(dialogue, ()) for name, dialogue in (dialogues or {}).items()}
     spoken = [
-        Session(
-            name,
-            tuple(Utterance("x", text) for text in texts),
-            GivenCandidates(dialogues[name], ()) if name in (dialogues or {}) else None,
-        )
+        Session(name, tuple(Utterance("x", text) for text in texts), given.get(name))
         for name, texts in sessions
     ]
     return make_samples(spoken, **{**SETTINGS, **changes})
@@ -90,11 +87,8 @@ def test_the_context_is_what_was_said_before_the_response(context_turns):
 
 def _spoken(count: int, roles: str):
     """Sessions in which the roles speak in turn, each with words of its own."""
-    speakers = [roles[i % len(roles)] for i in range(6)]
-    return [
-        Session(f"s{n}", tuple(Utterance(r, f"{r} {n} {i}") for i, r in enumerate(speakers)))
-        for n in range(count)
-    ]
+    turns = [[Utterance(r, f"{r} {n} {i}") for i, r in enumerate(roles * 3)] for n in range(count)]
+    return [Session(f"s{number}", tuple(own)) for number, own in enumerate(turns)]
 
 
 def _evaluate(samples, score):
@@ -198,8 +192,7 @@ def test_a_re_ranker_sees_earlier_turns_and_the_speakers_if_all_are_known():
 def test_scores_of_drawn_samples_by_hand():
     samples = [Sample(["a"], list("bcdefghijk")), Sample(["l", "m"], list("nopqrstuvw"))]
     # The first is found at once, the second in third place.
-    rows = [np.array([1.0, *np.linspace(0, 0.8, 9)])]
-    rows += [np.array([0.5, 0.9, 0.8, *np.linspace(0, 0.4, 7)])]
+    rows = [np.r_[1, np.linspace(0, 0.8, 9)], np.r_[0.5, 0.9, 0.8, np.linspace(0, 0.4, 7)]]
     scores = evaluate_scores(samples, rows, "own").scores
     assert [scores[f"own_r{k}"] for k in (1, 2, 5)] == pytest.approx([50, 50, 100])
     assert scores["own_mrr"] == pytest.approx(100 * (1 + 1 / 3) / 2)
@@ -207,10 +200,9 @@ def test_scores_of_drawn_samples_by_hand():
     constant = _evaluate(samples, lambda *_: 1)
     assert [constant[f"own_r{k}"] for k in (1, 2, 5)] == pytest.approx([10, 20, 50])
     assert constant["own_mrr"] == pytest.approx(10 * sum(1 / place for place in range(1, 11)))
-    for name in ("own_r1", "own_r2", "own_r5", "own_mrr"):
-        assert constant[f"chance_{name}"] == pytest.approx(constant[name])
-    pair = _evaluate([Sample(["a"], ["b", "c"])], lambda *_: 1)
-    assert "own_r2" not in pair  # of two candidates
+    names = ("own_r1", "own_r2", "own_r5", "own_mrr")
+    assert all(constant[f"chance_{name}"] == pytest.approx(constant[name]) for name in names)
+    assert "own_r2" not in _evaluate([Sample(["a"], ["b", "c"])], lambda *_: 1)  # of two candidates
 
 
 def make_group(labels, name="g", context=("hi", "lo")):
