@@ -164,7 +164,7 @@ def _score_contexts(
     nothing is said after any response, with those on both sides, named apart.
     """
     both = any(sample.later for sample in samples)
-    ways: list[Callable[[str], str]] = [str, metrics.bidirectional][: 1 + both]
+    ways: list[Callable[[str], str]] = [str, metrics.bidirectional] if both else [str]
     # Both contexts of a sample stand together, so that a text that both have is encoded once.
     contexts: list[list[str]] = []
     for sample in samples:
