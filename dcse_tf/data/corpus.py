@@ -21,6 +21,7 @@ from dcse_tf.progress import Progress
 
 _SPECIAL = 5  # entries of a vocabulary: [PAD], [UNK], [CLS], [SEP], [MASK]
 _BY_CHANCE = 20  # characters
+Dropped = collections.Counter[str]  # how many of what was left out, by reason
 
 
 class CorpusOptions(Options):
@@ -160,7 +161,7 @@ class PrepareOptions(SplitOptions):
 
 
 def read_sessions(
-    config: CorpusOptions, bad_lines: BadLines, dropped: collections.Counter[str]
+    config: CorpusOptions, bad_lines: BadLines, dropped: Dropped
 ) -> Iterator[Session]:
     """Yields all sessions of the input, with turns joined but no session filtered out; `dropped` as
     in `join_session`. Raises InputError if a file cannot be read or has too many bad lines.
@@ -168,23 +169,23 @@ def read_sessions(
     return (join_session(raw, config, dropped) for raw in read_raw_sessions(config, bad_lines))
 
 
-def read_long_sessions(
-    config: CorpusOptions, bad_lines: BadLines, dropped: collections.Counter[str]
-) -> Iterator[Session]:
-    """`read_sessions`, of which those of fewer than `min_turns` turns are counted and left out.
-    Raises InputError at the end if none was long enough.
+def read_long_sessions(config: CorpusOptions, dropped: Dropped) -> Iterator[Session]:
+    """`read_sessions` of `min_turns` turns or more. `dropped` also counts the shorter ones and, at
+    the end, the bad lines. Raises InputError if no session was long enough.
     """
-    found = False
+    bad_lines, found = config.count_bad_lines(), False
+    dropped.update(short_sessions=0, empty_utterances=0)
     for session in read_sessions(config, bad_lines, dropped):
         if len(session.turns) < config.min_turns:
             dropped["short_sessions"] += 1
         else:
             found = True
             yield session
+    dropped["bad_lines"] = bad_lines.count
     if not found:
         raise InputError(
             f"`input`={','.join(config.input)}: no session of at least {config.min_turns} turns "
-            f"({describe_dropped(dropped, bad_lines.count)})"
+            f"({describe_dropped(dropped)})"
         )
 
 
@@ -217,9 +218,7 @@ def read_files(
         yield session
 
 
-def join_session(
-    raw: RawSession, config: CorpusOptions, dropped: collections.Counter[str]
-) -> Session:
+def join_session(raw: RawSession, config: CorpusOptions, dropped: Dropped) -> Session:
     """Makes a session from a reader's output.
 
     `dropped` counts the utterances without text, and the sessions that are too short because turns
@@ -247,7 +246,7 @@ def join_session(
     return Session(session_id, joined, given[0]._replace(negatives=negatives))
 
 
-def describe_dropped(dropped: Mapping[str, int], bad_lines: int) -> str:
+def describe_dropped(dropped: Mapping[str, int]) -> str:
     """What was left out, for the message that nothing is left."""
     joined = dropped.get("short_by_joining")
     by_joining = (
@@ -256,7 +255,7 @@ def describe_dropped(dropped: Mapping[str, int], bad_lines: int) -> str:
     )
     return (
         f"{dropped['short_sessions']} sessions too short{by_joining if joined else ''}, "
-        f"{dropped['empty_utterances']} utterances without text, {bad_lines} bad lines"
+        f"{dropped['empty_utterances']} utterances without text, {dropped['bad_lines']} bad lines"
     )
 
 

@@ -123,8 +123,7 @@ def _write_splits(
         held_out = splits["dev"].sessions + splits["test"].sessions
         raise InputError(
             f"`input`={','.join(config.input)}: no session of at least {config.min_turns} turns "
-            f"for training ({held_out} sessions held out, "
-            f"{corpus.describe_dropped(dropped, bad_lines.count)})"
+            f"for training ({held_out} sessions held out, {corpus.describe_dropped(dropped)})"
         )
     warn_of_unknown(found["unknown_tokens"], found["tokens"], vocabulary.special.unk)
     settings = config.to_dict()

@@ -17,10 +17,9 @@ from dcse_tf.discovery.clustering import cluster, find_centres, measure_sharpnes
 from dcse_tf.discovery.clusters import SHARES_OF, Clusters, follow
 from dcse_tf.encoder.backend import normalize
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
-from dcse_tf.errors import InputError, require
+from dcse_tf.errors import require
 from dcse_tf.files import atomic_directory, hash_number, require_same
 from dcse_tf.options import option
-from dcse_tf.progress import Progress
 
 _FIRST = "first speaker"
 _CUSTOMERS = {"customer", "user", "client", "human", "visitor"}
@@ -74,7 +73,7 @@ class _Turns(NamedTuple):
     session_ids: list[str]
     role_names: list[str]  # in lower case
     distinct: list[str]  # the texts, whatever their case
-    left_out: dict[str, int]
+    left_out: collections.Counter[str]
 
 
 def discover(config: DiscoverOptions) -> list[dict[str, Any]]:
@@ -90,10 +89,10 @@ def discover(config: DiscoverOptions) -> list[dict[str, Any]]:
         turns = _read_turns(config)
         role, chosen = _choose_turns(config, turns)
         # Distinct texts of the chosen turns, by a hash: in no order that the corpus has.
-        used, counts = np.unique(turns.texts[chosen], return_counts=True)
+        of_turns = turns.texts[chosen]
+        used, which, counts = np.unique(of_turns, return_inverse=True, return_counts=True)
         order = np.argsort([hash_number(turns.distinct[text].casefold()) for text in used])
-        places = np.argsort(order)[np.searchsorted(used, turns.texts[chosen])]
-        used, counts = used[order], counts[order]
+        used, counts, places = used[order], counts[order], np.argsort(order)[which]
         if config.clusters > len(used):
             config.refuse("clusters", f"there are only {len(used)} distinct texts")
         logging.info("%d turns of %s, %d distinct texts", len(chosen), role, len(used))
@@ -106,18 +105,27 @@ def discover(config: DiscoverOptions) -> list[dict[str, Any]]:
         if config.clusters > labels.max() + 1:
             logging.warning("%d clusters only: no more embeddings differ", labels.max() + 1)
         centres, sharpness = find_centres(rows, labels), measure_sharpness(keys, labels)
-        similarity = np.einsum("nd,nd->n", rows, centres[labels])
-        answers = _find_answers(encoder, turns, chosen, labels[places])
-        of_texts = texts, counts, rows, labels, centres, similarity, sharpness
-        found = Found(*of_texts, turns.sessions[chosen], places, answers)
+        found = Found(
+            texts=texts,
+            counts=counts,
+            rows=rows,
+            labels=labels,
+            centres=centres,
+            similarity=np.einsum("nd,nd->n", rows, centres[labels]),
+            sharpness=sharpness,
+            sessions=turns.sessions[chosen],
+            turn_texts=places,
+            answers=_find_answers(encoder, turns, chosen, labels[places]),
+        )
         followed = follow(previous, rows, counts, labels)
         records = describe_clusters(found, followed, make_splitter("auto"))
-        told = {"turns": len(chosen), "sessions": len(np.unique(found.sessions))}
-        told |= {"texts": len(texts), "clusters": len(records)}
         summary = {
             "model": encoder.fingerprint(),
             "role": role,
-            **told,
+            "turns": len(chosen),
+            "sessions": len(np.unique(found.sessions)),
+            "texts": len(texts),
+            "clusters": len(records),
             "sharpness": round(float(np.average(sharpness, weights=counts)), 3),
             "left_out": turns.left_out,
             "gone": followed.gone,
@@ -130,12 +138,10 @@ def discover(config: DiscoverOptions) -> list[dict[str, Any]]:
 
 
 def _read_turns(config: DiscoverOptions) -> _Turns:
-    bad_lines = config.count_bad_lines()
-    dropped = collections.Counter(short_sessions=0, empty_utterances=0)
-    numbers = array.array("q")
+    left_out, numbers = collections.Counter[str](), array.array("q")
     session_ids, distinct = list[str](), list[str]()
     roles, known = dict[str, int](), dict[str, int]()
-    for session in read_long_sessions(config, bad_lines, dropped):
+    for session in read_long_sessions(config, left_out):
         for turn in session.turns:
             text = known.setdefault(turn.text.casefold(), len(distinct))
             if text == len(distinct):
@@ -143,7 +149,6 @@ def _read_turns(config: DiscoverOptions) -> _Turns:
             role = roles.setdefault(turn.role.casefold(), len(roles))
             numbers.extend((len(session_ids), role, text))
         session_ids.append(fold_spaces(session.session_id))
-    left_out = {**dropped, "bad_lines": bad_lines.count}
     sessions, speakers, texts = np.array(numbers, np.int64).reshape(-1, 3).T.copy()
     return _Turns(sessions, speakers, texts, session_ids, list(roles), distinct, left_out)
 
@@ -173,17 +178,10 @@ def _choose_turns(config: DiscoverOptions, turns: _Turns) -> tuple[str, np.ndarr
 
 def _embed(encoder: SentenceEncoder, texts: list[str]) -> np.ndarray:
     """Embeddings of length 1, float32 `[texts, dim]`."""
-    rows, truncated = np.empty((len(texts), encoder.dim), np.float32), 0
-    with Progress("texts", len(texts)) as progress:
-        for start in range(0, len(texts), _TEXTS_AT_A_TIME):
-            part = texts[start : start + _TEXTS_AT_A_TIME]
-            found, cut, _ = encoder.encode_and_mark(part, normalize_embeddings=True)
-            rows[start : start + len(part)] = found
-            truncated += int(cut.sum())
-            progress.update(start + len(part))
-    encoder.warn_of_truncated(truncated, "texts")
-    if not np.isfinite(rows).all():
-        raise InputError("an embedding is not finite: the encoder has diverged")
+    rows, done = np.empty((len(texts), encoder.dim), np.float32), 0
+    for block in encoder.encode_blocks(texts, _TEXTS_AT_A_TIME):
+        rows[done : done + len(block)] = normalize(block)
+        done += len(block)
     return rows
 
 

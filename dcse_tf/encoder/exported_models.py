@@ -38,9 +38,8 @@ _STATIC_TOKENS = 32_768
 
 def _of_export(written: dict[str, Any]) -> dict[str, Any]:
     """The settings that an encoder's export tells, some only where they are not the default."""
-    told = {name: written.get(name) for name in ("prefix", "unit_norm", "projection")}
-    told = {name: value for name, value in told.items() if value}
-    return {name: written.get(name) for name in ("max_sequence_length", "pooling")} | told
+    told = {x: written[x] for x in ("prefix", "unit_norm", "projection") if written.get(x)}
+    return {x: written.get(x) for x in ("max_sequence_length", "pooling")} | told
 
 
 def is_onnx(folder: pathlib.Path) -> bool:

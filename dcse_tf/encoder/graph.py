@@ -19,7 +19,7 @@ from dcse_tf.bert.fused_bert import FusedBert, Hold
 from dcse_tf.bert.sentence_modules import read_modules
 from dcse_tf.bert.token_rows import TokenRows, UnknownTokens
 from dcse_tf.bert.tokenizer import read_vocabulary
-from dcse_tf.bert.vocabulary import Vocabulary
+from dcse_tf.bert.vocabulary import NO_CANDIDATE, Vocabulary, is_blank
 from dcse_tf.bert.weights import read_bert_tensors
 from dcse_tf.encoder.backend import BATCH_TOKENS, Backend, batch_by_length, hash_arrays, hash_maps
 from dcse_tf.errors import InputError
@@ -155,12 +155,13 @@ class EncoderGraph(Backend):
     def score(
         self, contexts: list[list[str]], candidates: list[list[str]], chunk: int = _CHUNK
     ) -> np.ndarray:
-        """The matching similarity of each context's candidates, see `Match`.
+        """The matching similarity, see `Match`; blank texts are no turns, and the worst candidates.
 
         In a chunk, the contexts whose token embeddings are held in memory at a time, every distinct
         text is encoded once.
         """
         scores, progress = [], Progress("contexts", len(contexts))
+        contexts = [[turn for turn in context if not is_blank(turn)] for context in contexts]
         pairs = list(zip(contexts, candidates, strict=True))
         for begin in range(0, len(pairs), chunk):
             part = pairs[begin : begin + chunk]
@@ -187,7 +188,8 @@ class EncoderGraph(Backend):
                 )
                 scores.append(similarity.numpy())
                 progress.update(begin + start + len(rows))
-        return np.concatenate(scores)
+        blank = [[is_blank(text) for text in group] for group in candidates]
+        return np.where(blank, np.float32(NO_CANDIDATE), np.concatenate(scores))
 
 
 def load_graph(

@@ -89,8 +89,7 @@ def refuse_reranker(folder: pathlib.Path, name: str, option: str) -> None:
 def _refuse_settings(options: ModelOptions) -> None:
     """Refuses settings that only a checkpoint supports."""
     names = "max_sequence_length", "pooling", "projection", "prefix", "compute_dtype"
-    given = [f"`{name}`" for name in names if options.is_given(name)]
-    if given:
+    if given := [f"`{name}`" for name in names if options.is_given(name)]:
         raise InputError(
             f"`model`={options.model}: an export or a baseline without an encoder computes as it "
             f"was made; leave out {' and '.join(given)}, or name the run directory"

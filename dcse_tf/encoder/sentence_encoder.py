@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import itertools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Self
 
@@ -12,7 +12,7 @@ import numpy as np
 from absl import logging
 
 from dcse_tf.bert.encoder_options import ModelOptions
-from dcse_tf.bert.vocabulary import NO_CANDIDATE, is_blank
+from dcse_tf.bert.vocabulary import is_blank
 from dcse_tf.encoder.backend import Backend, Match, OnProgress, normalize
 from dcse_tf.encoder.load import load_backend
 from dcse_tf.errors import InputError
@@ -37,8 +37,7 @@ class SentenceEncoder:
     truncate_dim: int = 0  # how many dimensions of an embedding are kept; 0 for all
 
     def __post_init__(self) -> None:
-        kept = self.truncate_dim
-        if kept and kept > self._full_dim:
+        if (kept := self.truncate_dim) and kept > self._full_dim:
             raise InputError(
                 f"`truncate_dim`={kept}: {self.name} has only {self._full_dim} dimensions"
             )
@@ -149,8 +148,8 @@ class SentenceEncoder:
         if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
             raise ValueError(f"batch_size={batch_size!r}: expected a whole number of at least 1")
         progress = Progress("tokens").update if show_progress is True else show_progress or None
-        options = progress, normalize_embeddings, batch_size
-        embeddings, truncated, _ = self.encode_and_mark(sentences, *options)
+        found = self.encode_and_mark(sentences, progress, normalize_embeddings, batch_size)
+        embeddings, truncated, _ = found
         cut = set(itertools.compress(sentences, truncated))
         self.warn_of_truncated(len(cut), "distinct texts")
         return embeddings[0] if single else embeddings
@@ -175,14 +174,27 @@ class SentenceEncoder:
             embeddings = normalize(embeddings).astype(np.float32)
         return embeddings, truncated, lengths
 
+    def encode_blocks(self, texts: list[str], size: int) -> Iterator[np.ndarray]:
+        """Yields the embeddings of texts, `size` at a time: float32 `[size or fewer, dim]`. Shows
+        the progress, and logs how many were truncated. InputError if a value is not finite.
+        """
+        cut = 0
+        with Progress("texts", len(texts)) as progress:
+            for start in range(0, len(texts), size):
+                rows, truncated, _ = self.encode_and_mark(texts[start : start + size])
+                if not np.isfinite(rows).all():
+                    raise InputError("an embedding is not finite: the encoder has diverged")
+                yield rows
+                cut += int(truncated.sum())
+                progress.update(start + len(rows))
+        self.warn_of_truncated(cut, "texts")
+
     def warn_of_truncated(self, count: int, what: str) -> None:
         """Logs how many texts were truncated, if any; `what` they are, in the plural."""
         if count:
-            logging.warning(
-                "%d %s have more than the %d tokens of `max_sequence_length`; the rest of them is "
-                "cut off",
-                *(count, what, self.settings["max_sequence_length"]),
-            )
+            length = self.settings["max_sequence_length"]
+            told = "%d %s have more than the %d tokens of `max_sequence_length`, and are cut there"
+            logging.warning(told, count, what, length)
 
     @property
     def heads(self) -> HeadMaps:
@@ -218,20 +230,10 @@ class SentenceEncoder:
 
     @property
     def match(self) -> Match | None:
-        """The model's own similarity of contexts and candidates, unchecked; see `similarity`.
-
-        A function from the contexts' texts and their candidates, the same number for each context,
-        to float32 `[contexts, candidates]`. None if the model has only sentence embeddings.
+        """The model's own similarity, see `Match`, of arguments that are not checked as those of
+        `similarity` are. None if the model has only sentence embeddings.
         """
-        if not (match := self.backend.match):
-            return None
-
-        def compute(contexts: list[list[str]], candidates: list[list[str]]) -> np.ndarray:
-            turns = [[turn for turn in context if not is_blank(turn)] for context in contexts]
-            blank = np.array([[is_blank(text) for text in group] for group in candidates])
-            return np.where(blank, np.float32(NO_CANDIDATE), match(turns, candidates))
-
-        return compute
+        return self.backend.match
 
     def similarity(
         self,
@@ -266,8 +268,7 @@ class SentenceEncoder:
         else:
             candidates = read_text_lists(responses, "responses")
 
-        empty = [place for place, turns in enumerate(contexts) if all(map(is_blank, turns))]
-        if empty:
+        if empty := [place for place, own in enumerate(contexts) if all(map(is_blank, own))]:
             raise ValueError(f"context {empty[0]}: expected at least one turn that is not blank")
         lengths = [len(group) for group in candidates]
         if len(lengths) != len(contexts) or len(set(lengths)) != 1:
@@ -317,8 +318,7 @@ def read_text_lists(values: Any, name: str) -> list[list[str]]:
     return [read_texts(group, f"{name}[{place}]") for place, group in enumerate(values)]
 
 
-def _is_list_of_lists(values: object) -> bool:
+def _is_list_of_lists(values: Any) -> bool:
     """Whether the first element is itself a list rather than a text."""
-    if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray):
-        return False
-    return len(values) > 0 and isinstance(values[0], list | tuple | np.ndarray)
+    some = isinstance(values, Sequence | np.ndarray) and len(values) > 0
+    return some and isinstance(values[0], list | tuple | np.ndarray)

@@ -53,16 +53,14 @@ def inspect_data(config: InspectOptions) -> str:
         # Path of a set -> sentence of it, without case and punctuation -> where it was found.
         leaks: dict[pathlib.Path, dict[str, tuple[str, str]]] = {path: {} for path in sets}
         found = _Statistics()
-        bad_lines = config.count_bad_lines()
-        dropped = collections.Counter(short_sessions=0, empty_utterances=0)
-        for session in read_long_sessions(config, bad_lines, dropped):
+        left_out = collections.Counter[str]()
+        for session in read_long_sessions(config, left_out):
             found.add(session)
             for turn in session.turns:
                 key = _normalize(turn.text)
                 for path, sentences in wanted.items():
                     if len(key) >= _LONG and key in sentences:
                         leaks[path].setdefault(key, (turn.text, session.session_id))
-        left_out = {**dropped, "bad_lines": bad_lines.count}
         figures = found.describe()
         counts = {str(path): len(places) for path, places in leaks.items()}
         content = {"settings": config.to_dict(), "left_out": left_out, **figures, "leaks": counts}

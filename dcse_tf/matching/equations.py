@@ -15,7 +15,7 @@ from keras import ops
 from dcse_tf.bert.bert import initialize_weights
 from dcse_tf.bert.checkpoints import ATTENTION_FILE, MATCHING_FILE
 from dcse_tf.bert.tensor_files import write_tensor_file
-from dcse_tf.errors import InputError
+from dcse_tf.errors import InputError, name_input
 from dcse_tf.files import write_json
 from dcse_tf.input_files import read_json_object
 
@@ -261,12 +261,13 @@ def read_matching(folder: pathlib.Path) -> MatchingForm:
     path = folder / ATTENTION_FILE
     if not path.is_file():
         return PAPER
-    try:
-        with safetensors.safe_open(path, framework="numpy") as file:
-            settings = file.metadata()
-            attention = build_turn_attention(settings["kind"], int(settings["dim"]), 0)
-            for variable in attention.variables:
-                variable.assign(file.get_tensor(variable.path))
-    except (OSError, KeyError, ValueError, TypeError, safetensors.SafetensorError) as error:
-        raise InputError(f"{path}: expected the weights of a turn attention: {error}") from error
+    wrong = OSError, KeyError, ValueError, TypeError, safetensors.SafetensorError
+    with (
+        name_input(f"{path}: expected the weights of a turn attention", *wrong),
+        safetensors.safe_open(path, framework="numpy") as file,
+    ):
+        settings = file.metadata()
+        attention = build_turn_attention(settings["kind"], int(settings["dim"]), 0)
+        for variable in attention.variables:
+            variable.assign(file.get_tensor(variable.path))
     return MatchingForm(attention)

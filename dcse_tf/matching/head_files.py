@@ -14,7 +14,7 @@ from dcse_tf.bert.checkpoints import HEADS_FILE
 from dcse_tf.bert.encoder_options import SIDES
 from dcse_tf.bert.sentence_modules import AffineMap
 from dcse_tf.bert.tensor_files import read_tensor_file, write_tensor_file
-from dcse_tf.errors import InputError
+from dcse_tf.errors import name_input
 
 if TYPE_CHECKING:
     from dcse_tf.matching.heads import ProjectionHead
@@ -67,7 +67,5 @@ def read_heads(folder: pathlib.Path) -> HeadMaps:
     if not path.is_file():
         return {}
     tensors = read_tensor_file(path)
-    try:
+    with name_input(f"{path}: expected the weights of projection heads", KeyError, TypeError):
         return {side: _make_maps([tensors[f"{side}.{x}"] for x in _PARTS]) for side in SIDES}
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{path}: expected the weights of projection heads: {error}") from error

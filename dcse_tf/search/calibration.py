@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from dcse_tf.bert.encoder_options import ModelOptions
-from dcse_tf.errors import InputError
+from dcse_tf.errors import name_input
 from dcse_tf.files import require_same
 from dcse_tf.input_files import read_json_object
 from dcse_tf.options import option
@@ -59,11 +59,9 @@ class Calibration:
             InputError: the file is another, or was made from other models.
         """
         content = read_json_object(pathlib.Path(path), "what calibrate writes")
-        try:
+        with name_input(f"{path}: not what calibrate writes", KeyError, TypeError, ValueError):
             before, weight = dict(content["made_from"]), float(content["cosine_weight"])
             found = cls(before, weight, sorted(map(float, content["wrong"])))
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{path}: not what calibrate writes: {error!r}") from error
         if now is not None:
             problem = f"`calibration`={path}: is of other models"
             require_same(before, now, problem, "run calibrate with these")

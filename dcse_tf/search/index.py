@@ -20,7 +20,7 @@ from absl import logging
 
 from dcse_tf.bert.vocabulary import is_blank
 from dcse_tf.encoder.backend import normalize
-from dcse_tf.errors import InputError, OutputError, require
+from dcse_tf.errors import InputError, OutputError, name_input, require
 from dcse_tf.evaluation.metrics import TIE_TOLERANCE, quantize
 from dcse_tf.input_files import UNREADABLE_ARRAY, iterate_bare_lines, read_json_object
 
@@ -168,10 +168,8 @@ class SearchIndex:
         self._faiss: Any = None
         if self.made_from.get(INDEX_TYPE) == "ivf":
             file = path / FAISS_FILE
-            try:
+            with name_input(f"{file}: not a FAISS index that can be read", RuntimeError):
                 self._faiss = import_faiss().read_index(str(file))
-            except RuntimeError as error:
-                raise InputError(f"{file}: not a FAISS index that can be read: {error}") from error
             if (self._faiss.ntotal, self._faiss.d) != self._matrix.shape:
                 raise InputError(f"{file}: does not fit the other files of the index")
             self._faiss.nprobe = min(nprobe, self._faiss.nlist)
@@ -238,7 +236,5 @@ class SearchIndex:
 
 
 def _read(path: pathlib.Path, read: Callable[[pathlib.Path], Any]) -> Any:
-    try:
+    with name_input(f"{path}: the index is incomplete or damaged", UNREADABLE_ARRAY):
         return read(path)
-    except UNREADABLE_ARRAY as error:
-        raise InputError(f"{path}: the index is incomplete or damaged: {error}") from error

@@ -19,7 +19,6 @@ from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
 from dcse_tf.files import atomic_directory, hash_file, require_same, restore_replaced, write_record
 from dcse_tf.options import OptionError, option
-from dcse_tf.progress import Progress
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.search import index as layout
 from dcse_tf.search.calibration import CalibratedOptions, Calibration
@@ -245,20 +244,14 @@ def build_index(
         layout.import_faiss()  # before the embedding, which takes long
     with atomic_directory(folder, config.overwrite) as partial:
         texts = layout.write_corpus_texts(pathlib.Path(config.corpus), partial)
-        embeddings, truncated = partial / layout.EMBEDDINGS_FILE, 0
-        with embeddings.open("wb") as file, Progress("texts", len(texts)) as progress:
-            for start in range(0, len(texts), _TEXTS_AT_A_TIME):
-                rows, cut, _ = encoder.encode_and_mark(texts[start : start + _TEXTS_AT_A_TIME])
+        embeddings = partial / layout.EMBEDDINGS_FILE
+        with embeddings.open("wb") as file:
+            for rows in encoder.encode_blocks(texts, _TEXTS_AT_A_TIME):
                 if config.find == "responses":
                     rows = encoder.project(rows, "response")
-                if not np.isfinite(rows).all():
-                    raise InputError("an embedding is not finite: the encoder has diverged")
-                if not start:
+                if not file.tell():
                     write_header(file, (len(texts), rows.shape[1]))
                 file.write(normalize(rows).astype("<f4").data)
-                truncated += int(cut.sum())
-                progress.update(start + len(rows))
-        encoder.warn_of_truncated(truncated, "texts")
         if approximate:
             layout.build_faiss(np.load(embeddings, mmap_mode="r"), partial / layout.FAISS_FILE)
         write_record(partial / MADE_FROM_FILE, {**layout.FORMAT, **sources})

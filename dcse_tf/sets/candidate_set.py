@@ -168,8 +168,8 @@ class _Pool:
                 f"`skip_top`={skip}"
             )
         texts = (true.text, *(self.texts[place] for place in (*near, *drawn)))
-        told = name, context, texts, (1, *[0] * wanted), true.role, response.dialogue
-        return CandidateGroup(*told), len(drawn)
+        labels, dialogue = (1, *[0] * wanted), response.dialogue
+        return CandidateGroup(name, context, texts, labels, true.role, dialogue), len(drawn)
 
 
 def build_candidates(config: BuildCandidatesOptions) -> str:
@@ -177,9 +177,8 @@ def build_candidates(config: BuildCandidatesOptions) -> str:
     out.
     """
     with atomic_file(pathlib.Path(config.output), config.overwrite) as partial:
-        bad_lines = config.count_bad_lines()
         left_out = collections.Counter[str]()
-        sessions = list(read_long_sessions(config, bad_lines, left_out))
+        sessions = list(read_long_sessions(config, left_out))
         responses = _choose_responses(sessions, config.responses, config.seed)
         drawn = done = pooled = 0
         with (
@@ -198,6 +197,7 @@ def build_candidates(config: BuildCandidatesOptions) -> str:
     return (
         f"{len(responses)} groups of {config.candidates} candidates from {len(sessions)} sessions "
         f"with {pooled} different responses; {drawn} negatives drawn at random\n"
-        f"left out: {bad_lines.count} bad lines, {left_out['short_sessions']} short sessions, "
+        f"left out: {left_out['bad_lines']} bad lines, "
+        f"{left_out['short_sessions']} short sessions, "
         f"{left_out['empty_utterances']} empty utterances"
     )
