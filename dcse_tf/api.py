@@ -38,7 +38,7 @@ def make_options(
     kind: type[T], job: str, preset: str | Sequence[str], given: Mapping[str, Any]
 ) -> T:
     """Builds a job's options from presets and keywords, which win; see `_job`."""
-    flags = [f"--preset={name}" for name in ([preset] if isinstance(preset, str) else preset)]
+    flags = [f"--preset={name}" for name in ([preset] if isinstance(preset, str) else preset or ())]
     keywords = {name: value for name, value in given.items() if value is not None}
     chooser = kind.choice()[0]
     flags += [f"--{chooser}={keywords[chooser]}"] if chooser in keywords else []

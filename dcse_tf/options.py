@@ -258,16 +258,16 @@ class Options:
 
 def _convert(value: Any, kind: Any, rules: Mapping[str, Any]) -> Any:
     """The value as the type of its option, if it can be; otherwise of any other type."""
-    if isinstance(value, os.PathLike):
-        value = os.fspath(value)
+    expand = os.path.expanduser if rules["path"] else str
+    if isinstance(value, str | os.PathLike):
+        value = expand(os.fspath(value))
     if value is None or (isinstance(value, str) and value in rules["words"]):
         return rules["words"].get(value)
     if kind is tuple:
         # Numbers are texts here, as the command line has them: a list of shares is of texts.
         allowed = (str, os.PathLike) if rules["path"] else (str, os.PathLike, numbers.Real)
-        several = isinstance(value, Iterable) and not isinstance(value, str)
-        value = list(value) if several else [value]
-        return tuple(map(str, value)) if all(isinstance(v, allowed) for v in value) else value
+        value = [value] if isinstance(value, str) or not isinstance(value, Iterable) else [*value]
+        return tuple(map(expand, value)) if all(isinstance(v, allowed) for v in value) else value
     if kind is bool and isinstance(value, str):
         return {"true": True, "1": True, "false": False, "0": False}.get(value.lower(), value)
     # NumPy's numbers are accepted. A bool is an int in Python, but not a valid number here.

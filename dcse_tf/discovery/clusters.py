@@ -12,7 +12,7 @@ import scipy
 
 from dcse_tf.bert.encoder_options import ModelOptions
 from dcse_tf.encoder.backend import normalize
-from dcse_tf.encoder.sentence_encoder import SentenceEncoder
+from dcse_tf.encoder.sentence_encoder import SentenceEncoder, read_texts
 from dcse_tf.errors import name_input
 from dcse_tf.files import require_same
 from dcse_tf.input_files import UNREADABLE_ARRAY, read_json_object
@@ -60,7 +60,7 @@ class Clusters:
         Raises:
             InputError: the folder is no report, or the encoder is another than the report's.
         """
-        path = pathlib.Path(folder)
+        path = pathlib.Path(folder).expanduser()
         record = read_json_object(path / RECORD_FILE, "a report of discover")
         with name_input(f"{path}: not a report of discover", UNREADABLE_ARRAY):
             settings = {name: record["settings"][name] for name in ModelOptions.fields()}
@@ -79,15 +79,15 @@ class Clusters:
         """Labels texts by the nearest centre, or by None where 99 of 100 texts of that cluster are
         nearer to it.
         """
+        texts = read_texts(texts, "texts")
         return self.label(self.encoder.encode(texts, show_progress=show_progress))
 
     def label(self, embeddings: np.ndarray) -> list[Label]:
         """`predict` for texts that the encoder has embedded, float `[n, dim]`."""
         cosines = normalize(embeddings) @ self.centres.T
-        nearest = cosines.argmax(axis=1)
-        best = cosines[np.arange(len(cosines)), nearest]
-        near = best >= np.array([record["least_similarity"] for record in self.records])[nearest]
-        chosen = [self.records[place] for place in nearest]
+        chosen = [self.records[place] for place in cosines.argmax(axis=1)]
+        best = cosines.max(axis=1)
+        near = best >= np.array([record["least_similarity"] for record in chosen])
         return [
             Label(record["id"], record["name"], value) if found else Label(None, "", value)
             for record, value, found in zip(chosen, best.tolist(), near.tolist(), strict=True)

@@ -132,9 +132,9 @@ class EncoderGraph(Backend):
         """Like `read`, for sentences that are already tokenized: int32 `[n, (tokens)]`, with [CLS]
         and [SEP]; without saying which are truncated.
         """
-        length = self.max_sequence_length
         # Truncation keeps the last token, [SEP].
-        token_ids = tf.concat([token_ids[:, :-1][:, : length - 1], token_ids[:, -1:]], axis=1)
+        first = token_ids[:, :-1][:, : self.max_sequence_length - 1]
+        token_ids = tf.concat([first, token_ids[:, -1:]], axis=1)
         rows = TokenRows(token_ids.values.numpy(), token_ids.row_splits.numpy())
         return rows, rows.lengths
 
@@ -245,11 +245,8 @@ def _read_pooling(
         layer, fingerprint = AffineMaps(maps) if maps else None, hash_maps(maps)
         pooling = "mean" if side else modules.pooling or "mean"
         if modules.unit_norm and not side:
-            logging.info(
-                "%s scales its embeddings to unit length (Normalize); here they keep their length, "
-                "export has `unit_norm`",
-                folder,
-            )
+            what = "%s has Normalize; here embeddings keep their length, export has `unit_norm`"
+            logging.info(what, folder)
     # What was fitted or trained behind one pooling has no meaning behind another.
     if layer is not None and options.pooling not in ("", pooling):
         raise InputError(f"`pooling`={options.pooling}: {folder} was made for `pooling`={pooling}")

@@ -38,9 +38,8 @@ def load_backend(options: ModelOptions, option: str = "model") -> Backend:
         return exported_models.load_static(folder)
     if is_baseline(folder) and (baseline := read_baseline(folder)).spec.make_encode:
         _refuse_settings(options)
-        tensors, facts = baseline.fitted.tensors, baseline.fitted.facts
-        hash_fitted = functools.partial(hash_arrays, tensors, facts)
-        return FunctionBackend(baseline.make(), hash_fitted, options.batch_tokens)
+        fingerprint = functools.partial(hash_arrays, baseline.fitted.tensors, baseline.fitted.facts)
+        return FunctionBackend(baseline.make(), fingerprint, options.batch_tokens)
     with name_missing_tensorflow(f"`{option}`={options.model}: a checkpoint"):
         from dcse_tf.encoder.graph import load_graph
     return load_graph(folder, options, options.batch_tokens, options.compute_dtype)
@@ -61,9 +60,7 @@ def resolve_transformer(
     """
     folder = resolve_checkpoint(name, option)
     if is_baseline(folder):
-        raise InputError(
-            f"`{option}`={folder}: is a fitted baseline; give the encoder it is made of"
-        )
+        raise InputError(f"`{option}`={folder}: is a fitted baseline; give its encoder")
     modules = read_modules(folder, read_config(folder)["hidden_size"])
     bent = any(step.activation or step.unit for step in modules.maps)
     if modules.maps and (bent or modules.pooling == "cls" or not keeps_dense):

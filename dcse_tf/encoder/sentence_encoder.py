@@ -3,8 +3,9 @@
 import dataclasses
 import functools
 import itertools
+import numbers
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Self
 
@@ -19,6 +20,8 @@ from dcse_tf.errors import InputError
 from dcse_tf.files import hash_bytes
 from dcse_tf.matching.head_files import HeadMaps, project
 from dcse_tf.progress import Progress
+
+_NO_LIST = str | bytes | Mapping | AbstractSet  # what can be iterated over, but is no list of texts
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -37,10 +40,10 @@ class SentenceEncoder:
     truncate_dim: int = 0  # how many dimensions of an embedding are kept; 0 for all
 
     def __post_init__(self) -> None:
+        if not isinstance(self.backend, Backend):
+            raise TypeError("expected a backend; SentenceEncoder.load takes the name of a model")
         if (kept := self.truncate_dim) and kept > self._full_dim:
-            raise InputError(
-                f"`truncate_dim`={kept}: {self.name} has only {self._full_dim} dimensions"
-            )
+            raise InputError(f"`truncate_dim`={kept}: {self.name} has {self._full_dim} dimensions")
         # Keeping all dimensions is the same as no truncation.
         self._kept = kept if kept and kept < self._full_dim else 0
 
@@ -145,7 +148,8 @@ class SentenceEncoder:
         """
         single = isinstance(texts, str)
         sentences = read_texts([texts] if single else texts, "texts")
-        if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
+        known = batch_size is None or isinstance(batch_size, numbers.Integral)
+        if not known or (batch_size is not None and batch_size < 1):
             raise ValueError(f"batch_size={batch_size!r}: expected a whole number of at least 1")
         progress = Progress("tokens").update if show_progress is True else show_progress or None
         found = self.encode_and_mark(sentences, progress, normalize_embeddings, batch_size)
@@ -220,12 +224,14 @@ class SentenceEncoder:
             float32 `[n, projection_dim]`, each of length 1.
 
         Raises:
-            ValueError: the encoder has no projection heads, or none for that side.
+            ValueError: there is no such head, or the embeddings have another length.
         """
         if not self.heads:
             raise ValueError(f"{self.name}: has no projection heads")
         if side not in self.heads:
             raise ValueError(f"side={side!r}: expected one of {', '.join(map(repr, self.heads))}")
+        if (shape := np.shape(embeddings))[-1:] != (self.dim,):
+            raise ValueError(f"embeddings: expected the shape [n, {self.dim}], found {[*shape]}")
         return normalize(project(embeddings, self.heads[side])).astype(np.float32)
 
     @property
@@ -281,9 +287,8 @@ class SentenceEncoder:
                 f"{self.name}: has only sentence embeddings, no token embeddings to match a "
                 "response by; load the run directory or the checkpoint it was made from"
             )
-        if not lengths[0]:
-            return np.zeros([0] if single else [len(contexts), 0], np.float32)
-        scores = self.match(contexts, candidates)
+        none = np.zeros([len(contexts), 0], np.float32)
+        scores = self.match(contexts, candidates) if lengths[0] else none
         return scores[0] if single else scores
 
 
@@ -295,7 +300,7 @@ def read_texts(values: Any, name: str) -> list[str]:
         ValueError: a string is not valid text: it has half of a surrogate pair.
     """
     # Iterating over a dict would give its keys, over a table the names of its columns.
-    refused = isinstance(values, str | bytes | Mapping | AbstractSet)
+    refused = isinstance(values, _NO_LIST)
     if refused or not isinstance(values, Iterable) or getattr(values, "ndim", 1) != 1:
         shape = f" of shape {values.shape}" if hasattr(values, "shape") else ""
         kind = type(values).__name__
@@ -319,6 +324,7 @@ def read_text_lists(values: Any, name: str) -> list[list[str]]:
 
 
 def _is_list_of_lists(values: Any) -> bool:
-    """Whether the first element is itself a list rather than a text."""
-    some = isinstance(values, Sequence | np.ndarray) and len(values) > 0
-    return some and isinstance(values[0], list | tuple | np.ndarray)
+    """Whether the first element is itself a list, an array or a column rather than a text."""
+    some = isinstance(values, Collection) and not isinstance(values, _NO_LIST)
+    first = next(iter(values), "") if some else ""
+    return isinstance(first, Collection) and not isinstance(first, _NO_LIST)

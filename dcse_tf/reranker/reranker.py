@@ -82,8 +82,8 @@ class Reranker:
             OptionError: a setting has a value that is not allowed.
             InputError: there is no such model, or it is not a re-ranker.
         """
-        name = os.fspath(path)
-        ModelOptions(model=name, batch_tokens=batch_tokens, compute_dtype=compute_dtype)
+        given = {"compute_dtype": compute_dtype, "batch_tokens": batch_tokens}
+        name = ModelOptions.from_dict({"model": path, **given}).model
         folder = scorers.read_reranker(name, option)
         if not is_onnx(folder.path):
             with name_missing_tensorflow(f"`{option}`={name}: a checkpoint"):
@@ -100,9 +100,9 @@ class Reranker:
     @classmethod
     def from_options(cls, options: ModelOptions, option: str) -> Self:
         """Loads the re-ranker that one of the options names; see `load`."""
-        path, tokens = getattr(options, option), options.batch_tokens
-        dtype = options.compute_dtype
-        return cls.load(path, batch_tokens=tokens, compute_dtype=dtype, option=option)
+        names = "batch_tokens", "compute_dtype"
+        given: dict[str, Any] = {name: getattr(options, name) for name in names}
+        return cls.load(getattr(options, option), **given, option=option)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -132,9 +132,8 @@ class Reranker:
         """
         turns = [context] if isinstance(context, str) else context
         texts = read_texts(candidates, "candidates")
-        told: dict[str, Any] = {"roles": roles, "responders": responder}
-        told = {name: [value] for name, value in told.items() if value is not None}
-        (scores,) = self.score([turns], [texts], show_progress=False, **told)
+        told: list[Any] = [value if value is None else [value] for value in (roles, responder)]
+        (scores,) = self.score([turns], [texts], told[0], told[1], show_progress=False)
         order = np.argsort(-scores, kind="stable").tolist()
         if not (scores > none_below).any():
             return []
@@ -166,8 +165,8 @@ class Reranker:
             for a blank one. The last bits depend on which pairs are scored together.
 
         Raises:
-            TypeError, ValueError: an element is not a valid text; a context has no turns; or the
-                lists' lengths do not agree.
+            TypeError, ValueError: a text or a role is not a valid text; a context has no turns; or
+                the lists' lengths do not agree.
         """
         turns = read_text_lists(contexts, "contexts")
         texts = read_text_lists(candidates, "candidates")
@@ -247,6 +246,7 @@ def _read_contexts(
         return [(turns, tuple((len(turns) - i) % 2 for i in range(len(turns)))) for turns in kept]
     if roles is None or responders is None:
         raise ValueError("expected roles and responders together, or neither")
+    roles, responders = read_text_lists(roles, "roles"), read_texts(responders, "responders")
     if [*map(len, roles)] != [*map(len, contexts)] or len(responders) != len(contexts):
         raise ValueError("roles, responders: expected a role for each turn, a responder a context")
     return [

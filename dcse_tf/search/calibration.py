@@ -58,7 +58,7 @@ class Calibration:
         Raises:
             InputError: the file is another, or was made from other models.
         """
-        content = read_json_object(pathlib.Path(path), "what calibrate writes")
+        content = read_json_object(pathlib.Path(path).expanduser(), "what calibrate writes")
         with name_input(f"{path}: not what calibrate writes", KeyError, TypeError, ValueError):
             before, weight = dict(content["made_from"]), float(content["cosine_weight"])
             found = cls(before, weight, sorted(map(float, content["wrong"])))
@@ -72,7 +72,9 @@ class Calibration:
 
         Among queries like the dialogues, but without a right answer, at most `false_accepts`
         percent are then answered, in expectation over the dialogues (split conformal prediction,
-        Vovk et al. 2005). Infinity if there are too few dialogues to say so.
+        Vovk et al. 2005). Infinity with too few dialogues; ValueError below 0 or above 100.
         """
+        if not 0 <= false_accepts <= 100:
+            raise ValueError(f"false_accepts={false_accepts}: expected percent, from 0 to 100")
         place = math.ceil((len(self.wrong) + 1) * (100 - false_accepts) / 100)
         return [-math.inf, *self.wrong, math.inf][place]

@@ -226,12 +226,9 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
         compared = {name: index.made_from.get(name) for name in now}
         if not config.is_given("index_type"):
             now[layout.INDEX_TYPE] = compared[layout.INDEX_TYPE]
-        require_same(
-            compared,
-            now,
-            f"`index`={folder}: was built with other settings or inputs",
-            "give the same, another `index`, or `overwrite` to build it anew",
-        )
+        problem = f"`index`={folder}: was built with other settings or inputs"
+        remedy = "give the same, another `index`, or `overwrite` to build it anew"
+        require_same(compared, now, problem, remedy)
         yield Searcher(config, index, encoder, reranker, calibration)
 
 

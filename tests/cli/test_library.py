@@ -27,24 +27,19 @@ def prepare_options(**given):
     return make_options(PrepareOptions, "prepare_data", (), given)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        str,
-        pathlib.Path,
-        lambda path: [path],
-        lambda path: (pathlib.Path(path),),
-        lambda path: iter([path]),
-        lambda path: np.array([path]),
-    ],
-    ids=["text", "path", "list", "tuple of a path", "iterator", "array"],
-)
+@pytest.mark.parametrize("make", [
+    str, pathlib.Path, lambda path: [path], lambda path: (pathlib.Path(path),),
+    lambda path: iter([path]), lambda path: np.array([path]),
+])  # fmt: skip
 def test_files_may_be_texts_or_paths_one_or_many(make):
     assert prepare_options(input=make(__file__)).input == (__file__,)
 
 
-def test_a_path_is_taken_where_one_file_is_meant():
+def test_a_path_is_taken_where_one_file_is_meant(monkeypatch):
     assert train_options(run_dir=pathlib.Path("runs") / "a").run_dir == "runs/a"
+    monkeypatch.setenv("HOME", "/home/me")  # "~" would be a folder of that name here
+    assert train_options(run_dir="~/a").run_dir == "/home/me/a"
+    assert prepare_options(input=["~/a", "b"], vocab_size=9).input == ("/home/me/a", "b")
 
 
 def test_numbers_may_be_numpy_s_and_words():
@@ -60,7 +55,7 @@ def test_a_list_of_numbers_is_taken():
 
 
 def test_none_is_not_given():
-    assert train_options(steps=None, decay=None) == train_options()
+    assert train_options(None, steps=None, decay=None) == train_options()
 
 
 def test_a_preset_gives_what_nothing_else_gives():

@@ -111,6 +111,8 @@ def test_the_page_and_the_retrieval_set(report):
 def test_new_texts_are_labelled_or_not(report, model):
     clusters = dcse_tf.Clusters.load(report[0])
     texts = ["i expect my parcel", "i want my tea", "i seek my refund"]
+    with pytest.raises(TypeError, match="texts: expected a list of strings, found str"):
+        clusters.predict(texts[0])
     labels = clusters.predict(texts)
     assert [label.cluster for label in labels] == [2, None, 1]
     assert labels[0].name.startswith("parcel")

@@ -64,7 +64,7 @@ BUDGETS = {
     "matching": 623,
     "reading": 661,
     "reranker": 421,
-    "search": 902,
+    "search": 901,
     "serving": 489,
     "sets": 475,
     "spark": 353,

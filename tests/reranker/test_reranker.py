@@ -81,7 +81,7 @@ def test_speakers_alternate_unless_roles_say_who_speaks(rerankers):
     alternating = expect_all([[1], [0, None, 1], [1, 0, 1], [0, 1]])
     assert_scores(rerankers[True].score(CONTEXTS, CANDIDATES), alternating)
     told = expect_all([[0], [0, 0, 1], [0, 1, 1], [1, 1]])
-    assert_scores(rerankers[True].score(CONTEXTS, CANDIDATES, ROLES, RESPONDERS), told)
+    assert_scores(rerankers[True].score(CONTEXTS, CANDIDATES, iter(ROLES), RESPONDERS), told)
     assert abs(told[0][0] - alternating[0][0]) > 1e-3
 
 
@@ -187,6 +187,7 @@ def test_settings_that_cannot_be_are_refused(runs, settings, option):
         (([["ok"]], [["a"], ["a"]]), "candidates"),
         (([["ok"]], [["a"]], [["x"]]), "roles and responders together"),
         (([["ok"]], [["a"]], [["x", "y"]], ["x"]), "roles, responders"),
+        (([["ok"]], [["a"]], ["x"], ["x"]), r"roles\[0\]: "),  # each letter would be a role
         (([["ok"]], [["\ud800"]]), r"candidates\[0\]\[0\]"),
         (([["ok"]], [["a", None]]), r"candidates\[0\]\[1\]"),
         ((["ok"], [["a"]]), r"contexts\[0\]"),

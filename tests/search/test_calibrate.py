@@ -22,6 +22,9 @@ def test_a_threshold_is_a_quantile_of_wrong_scores():
     wrong = [float(score) for score in range(1, 10)]
     rates = {70.0: 3.0, 20.0: 8.0, 19.0: 9.0, 5.0: np.inf, 90.0: 1.0, 95.0: 1.0, 100.0: -np.inf}
     assert {rate: Calibration({}, 0.0, wrong).threshold(rate) for rate in rates} == rates
+    for rate in (-1.0, 150.0, float("nan")):  # 150 would count from the end
+        with pytest.raises(ValueError, match="from 0 to 100"):
+            Calibration({}, 0.0, wrong).threshold(rate)
 
 
 @pytest.mark.parametrize("rate", [2.0, 10.0, 50.0])
