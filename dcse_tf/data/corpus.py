@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from dcse_tf.data.dialogue import Session, Utterance, fold_spaces, make_session, strip_html
-from dcse_tf.data.formats import FORMATS, Format, RawSession
+from dcse_tf.data.formats import FORMATS, Format
 from dcse_tf.data.formats.reading import read_tables
 from dcse_tf.errors import InputError
 from dcse_tf.files import hash_number
@@ -189,8 +189,8 @@ def read_long_sessions(config: CorpusOptions, dropped: Dropped) -> Iterator[Sess
         )
 
 
-def read_raw_sessions(config: CorpusOptions, bad_lines: BadLines) -> Iterator[RawSession]:
-    """Yields all sessions of the input as the format's reader does."""
+def read_raw_sessions(config: CorpusOptions, bad_lines: BadLines) -> Iterator[Session]:
+    """Yields all sessions of the input as they stand there, see `join_session`."""
     raw = read_files(resolve_inputs(config.input), config, bad_lines)
     with Progress("sessions read") as progress:
         for number, session in enumerate(itertools.islice(raw, config.max_sessions or None), 1):
@@ -200,33 +200,33 @@ def read_raw_sessions(config: CorpusOptions, bad_lines: BadLines) -> Iterator[Ra
 
 def read_files(
     paths: Sequence[pathlib.Path], config: CorpusOptions, bad_lines: BadLines
-) -> Iterator[RawSession]:
-    """Yields the sessions of files as the format's reader does."""
+) -> Iterator[Session]:
+    """`read_raw_sessions` of some files."""
     kind, columns = config.formats[config.format], config.column_names()
     named = [columns] if kind.columns else []
-    raw: Iterable[RawSession] = itertools.chain.from_iterable(
+    found: Iterable[tuple] = itertools.chain.from_iterable(
         kind.read(path, bad_lines, *named) for path in paths
     )
     if config.format == "table":  # a dialogue's rows may stand in several files
-        raw = read_tables(paths, bad_lines, columns)
-    for session in raw:
-        if not config.alternate_roles and not any(turn.role for turn in session[1]) and session[1]:
+        found = read_tables(paths, bad_lines, columns)
+    for session_id, turns, *given in found:
+        if turns and not (config.alternate_roles or any(turn.role for turn in turns)):
             raise InputError(
-                f"`input`={','.join(config.input)}: the turns of session {session[0]!r} have no "
+                f"`input`={','.join(config.input)}: the turns of session {session_id!r} have no "
                 "roles; `alternate_roles` gives them to two speakers in turn"
             )
-        yield session
+        yield Session(session_id, tuple(turns), *given)
 
 
-def join_session(raw: RawSession, config: CorpusOptions, dropped: Dropped) -> Session:
-    """Makes a session from a reader's output.
+def join_session(raw: Session, config: CorpusOptions, dropped: Dropped) -> Session:
+    """Cleans the texts of a session that was read, and joins its turns.
 
     `dropped` counts the utterances without text, and the sessions that are too short because turns
     of one speaker were joined.
     """
-    session_id, turns, *given = raw
+    session_id, given = raw.session_id, raw.given
     strip = strip_html if config.strip_html else str
-    turns = [Utterance(role, strip(text), *labels) for role, text, *labels in turns]
+    turns = [Utterance(role, strip(text), *labels) for role, text, *labels in raw.turns]
     spoken = make_session(session_id, turns, join=False).turns
     dropped["empty_utterances"] += len(turns) - len(spoken)
     if given and not make_session(session_id, turns[-1:]).turns:  # a response of HTML alone
@@ -236,14 +236,14 @@ def join_session(raw: RawSession, config: CorpusOptions, dropped: Dropped) -> Se
     joined = spoken
     if config.join_consecutive:
         # A response with given candidates is never joined to the turn before it.
-        end = len(spoken) - len(given)
+        end = len(spoken) - bool(given)
         joined = make_session(session_id, spoken[:end]).turns + spoken[end:]
     if not given:
         if len(joined) < config.min_turns <= len(spoken):
             dropped["short_by_joining"] += 1
         return Session(session_id, joined)
-    negatives = tuple(fold_spaces(strip(text)) for text in given[0].negatives)
-    return Session(session_id, joined, given[0]._replace(negatives=negatives))
+    negatives = tuple(fold_spaces(strip(text)) for text in given.negatives)
+    return Session(session_id, joined, given._replace(negatives=negatives))
 
 
 def describe_dropped(dropped: Mapping[str, int]) -> str:
@@ -266,7 +266,7 @@ def content_key(turns: Iterable[Utterance]) -> int | None:
     None for a session of fewer than 20 characters, such as two greetings. Those are often equal by
     chance, so that keeping them together would change the shares of the splits.
     """
-    text = fold_spaces(" ".join([turn[1] for turn in turns])).casefold()
+    text = fold_spaces(" ".join([turn.text for turn in turns])).casefold()
     return hash_number(text) if len(text) >= _BY_CHANCE else None
 
 
@@ -282,8 +282,7 @@ class Splitter:
     def __init__(self, config: SplitOptions, known: Mapping[int, str] = {}):
         self._config, self._splits = config, dict(known)
 
-    def __call__(self, session: RawSession) -> str:
-        session_id, turns, *given = session
-        split = self._config.split_of(given[0].dialogue if given else session_id)
-        key = None if given else content_key(turns)
+    def __call__(self, session: Session) -> str:
+        split = self._config.split_of(session.dialogue)
+        key = None if session.given else content_key(session.turns)
         return split if key is None else self._splits.setdefault(key, split)

@@ -25,7 +25,7 @@ from dcse_tf.bert.tokenizer import read_vocabulary, train_vocabulary
 from dcse_tf.bert.vocabulary import SPECIAL_TOKENS, Vocabulary
 from dcse_tf.data import corpus
 from dcse_tf.data.corpus import PrepareOptions, Splitter
-from dcse_tf.data.formats import RawSession
+from dcse_tf.data.dialogue import Session
 from dcse_tf.data.manifest import SPLITS, Manifest, write_manifest
 from dcse_tf.data.records import SessionRecord, SplitWriter, serialize_session
 from dcse_tf.errors import InputError, name_output
@@ -37,7 +37,7 @@ VOCABULARY_FOLDER = "vocabulary"
 # of calling the tokenizer negligible; the limit on characters bounds memory if turns are long.
 _TURNS = 4096
 _CHARACTERS = 1 << 20
-Chunk = list[tuple[str, RawSession]]  # sessions in order, each with its split
+Chunk = list[tuple[str, Session]]  # sessions in order, each with its split
 
 
 class ChunkRecords(NamedTuple):
@@ -147,15 +147,14 @@ def _tokenise_here(
 
 
 def split_into_chunks(
-    sessions: Iterable[RawSession], find_split: Callable[[RawSession], str]
+    sessions: Iterable[Session], find_split: Callable[[Session], str]
 ) -> Iterator[Chunk]:
     """Divides sessions, with the split of each, into chunks."""
     chunk: Chunk = []
     texts = characters = 0
     for session in sessions:
-        _, turns, *given = session
         chunk.append((find_split(session), session))
-        own = [turn.text for turn in turns] + [text for c in given for text in c.negatives]
+        own = session.list_texts()
         texts += 1 + len(own)
         characters += sum(map(len, own))
         if texts >= _TURNS or characters >= _CHARACTERS:

@@ -79,9 +79,9 @@ def _read_keys(config: PrepareOptions, path: str, file: int) -> Iterator[tuple[i
     """Yields the `content_key` of each session whose copies must be found."""
     sessions = read_files([pathlib.Path(path)], config, config.count_bad_lines(named=0))
     with contextlib.suppress(InputError):  # told when the records are made
-        for number, (session_id, turns, *given) in enumerate(sessions):
-            if not given and (key := content_key(turns)) is not None:
-                split = config.split_of(session_id)
+        for number, session in enumerate(sessions):
+            if not session.given and (key := content_key(session.turns)) is not None:
+                split = config.split_of(session.dialogue)
                 yield key, ((file, number), split, frozenset([split]))
 
 

@@ -329,7 +329,7 @@ def test_a_registered_format_is_an_option(tmp_path):
         (tmp_path / "a.txt").write_text("hi\tho\nalone\n在吗\t在的\n")
         options = CorpusOptions(format="pairs", input=(str(tmp_path / "a.txt"),), max_bad_lines=1)
         bad_lines = options.count_bad_lines()
-        found = [spell(turns) for _, turns in read_raw_sessions(options, bad_lines)]
+        found = [spell(each.turns) for each in read_raw_sessions(options, bad_lines)]
         assert (found, bad_lines.count) == ([["a: hi", "b: ho"], ["a: 在吗", "b: 在的"]], 1)
         with pytest.raises(ValueError, match="'pairs'"):
             register_format("pairs", read_pairs, help="again")

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dcse_tf.data.corpus import CorpusOptions, read_raw_sessions
-from dcse_tf.data.dialogue import Utterance
+from dcse_tf.data.dialogue import Session, Utterance
 from dcse_tf.data.formats import reading
 from dcse_tf.errors import InputError
 
@@ -40,7 +40,8 @@ def read(*paths, format="table", limit=0, **settings):
     )
     bad_lines = options.count_bad_lines()
     sessions = list(read_raw_sessions(options, bad_lines))
-    return {name: [(t.role, t.text) for t in turns] for name, turns in sessions}, bad_lines.count
+    said = {each.session_id: [(t.role, t.text) for t in each.turns] for each in sessions}
+    return said, bad_lines.count
 
 
 def texts(*paths, **settings):
@@ -244,8 +245,8 @@ def test_keys_with_other_names(tmp_path):
     columns = ("session_id:key", "turns:log", "role:who", "text:body", "intents:tags")
     path = write_json(tmp_path / "f", value)
     options = CorpusOptions(format="messages", input=(str(path),), columns=columns)
-    [(name, [turn])] = read_raw_sessions(options, options.count_bad_lines())
-    assert (name, turn) == ("3", Utterance("5", "hi", ("greet",)))
+    (found,) = read_raw_sessions(options, options.count_bad_lines())
+    assert found == Session("3", (Utterance("5", "hi", ("greet",)),))
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,13 @@
 """DualLSTM and ESIM against NumPy, and what the tasks rely on: masks, seeds, devices, files."""
 
 import json
+from collections.abc import Sequence
 
 import keras
 import numpy as np
 import pytest
 import reference
 import tensorflow as tf
-from pair_rows import ROWS, VOCABULARY_SIZE, make_table
 
 from dcse_tf.errors import InputError
 from dcse_tf.reading.matchers import Segments, build_matcher, read_matcher, write_matcher
@@ -16,6 +16,34 @@ from dcse_tf.training.trainer import seed_dropout
 
 EVERY_ARCHITECTURE = pytest.mark.parametrize("architecture", ["dual_lstm", "esim"])
 HIDDEN_DIM = 5
+VOCABULARY_SIZE = 40
+
+# Token ids of a row's first and second segment; None where there is no second.
+Row = tuple[list[int], list[int] | None]
+
+# Segments of unequal length; the second is empty in one row and alone with its mark in another.
+ROWS: list[Row] = [
+    ([2, 7, 8, 9, 5, 3], [11, 12, 3]),
+    ([2, 10, 3], [13, 14, 15, 16, 17, 3]),
+    ([2, 7, 21, 22, 23, 5, 24, 5, 3], None),
+    ([2, 3], [3]),
+    ([2, 30, 31, 5, 3], [32, 33, 3]),
+]
+
+
+def make_table(rows: Sequence[Row], extra: int = 0, fill: int = 0) -> dict[str, tf.Tensor]:
+    """The table of rows, padded `extra` beyond need, with what the padding's ids may be."""
+    lengths = [len(first) + len(second or []) for first, second in rows]
+    shape = (len(rows), max(lengths) + extra)
+    token_ids, segment_ids = np.full(shape, fill, np.int32), np.full(shape, fill % 2, np.int32)
+    for i, (first, second) in enumerate(rows):
+        token_ids[i, : lengths[i]] = first + (second or [])
+        segment_ids[i, : lengths[i]] = [0] * len(first) + [1] * len(second or [])
+    return {
+        "token_ids": tf.constant(token_ids),
+        "segment_ids": tf.constant(segment_ids),
+        "padding_mask": tf.sequence_mask(lengths, shape[1]),
+    }
 
 
 def build(architecture, seed=3, dropout=0.0):

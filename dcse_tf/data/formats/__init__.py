@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from dcse_tf.data.formats import candidates, published, reading
-from dcse_tf.data.formats.reading import RawSession
 from dcse_tf.input_files import BadLines
 
-Reader = Callable[[pathlib.Path, BadLines], Iterator[RawSession]]
+Reader = Callable[[pathlib.Path, BadLines], Iterator[tuple]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +22,7 @@ class Format:
 
     # Reads a path and yields (session id, utterances in order), with `GivenCandidates` as a third
     # item if the file has candidates. It reports unusable lines to the `BadLines` and continues.
-    read: Callable[..., Iterator[RawSession]]
+    read: Callable[..., Iterator[tuple]]
     help: str
     has_intents: bool = False  # whether utterances come with intents
     has_acts: bool = False

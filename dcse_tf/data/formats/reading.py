@@ -27,8 +27,6 @@ from dcse_tf.input_files import (
 T = TypeVar("T")
 R = TypeVar("R")
 Sessions = Iterator[tuple[str, list[Utterance]]]
-# An id and utterances and, in some formats, candidates for the last utterance.
-RawSession = tuple[str, list[Utterance]] | tuple[str, list[Utterance], GivenCandidates]
 
 _LONGEST_FIELD = 64 << 20  # characters, of a field and of a line of it
 csv.field_size_limit(_LONGEST_FIELD)  # Python's own limit is 128 KiB, less than some e-mails
@@ -239,13 +237,13 @@ def _read_head(path: pathlib.Path, bad_lines: BadLines) -> str:
         return file.read(_HEAD).lstrip()
 
 
-def read_jsonl(path: pathlib.Path, bad_lines: BadLines) -> Iterator[RawSession]:
+def read_jsonl(path: pathlib.Path, bad_lines: BadLines) -> Iterator[tuple]:
     """{"session_id", "turns": [{"role", "text"}]} per line, a turn may have "intents" and "acts",
     and a piece of a dialogue "dialogue", its id; of grouped candidates {"id", "context",
     "responder", "candidates", "labels"}, as build_candidates writes them.
     """
 
-    def parse(number: int, value: Any) -> RawSession:
+    def parse(number: int, value: Any) -> tuple:
         session, dialogue = parse_dialogue(value), get_field(value, "dialogue", str, "")
         return (*session, GivenCandidates(dialogue, ())) if dialogue else session
 
