@@ -107,7 +107,7 @@ def compare(options: Any) -> None:
     from dcse_tf.evaluation import report
     from dcse_tf.evaluation.bootstrap import holm
 
-    (baseline, first, settings), *others = map(report.read_json, map(pathlib.Path, options.results))
+    (baseline, first, settings), *others = map(report.read_results, options.results)
     compared = [report.compare_results(first, second) for _, second, _ in others]
     # All comparisons of one call are one family for the correction of Holm.
     corrected = iter(holm([each.difference.p_value for found in compared for each in found]))

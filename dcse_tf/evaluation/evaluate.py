@@ -131,7 +131,7 @@ def draw_samples(path: pathlib.Path, options: Any, seed: int) -> list[Sample]:
     has too few different responses.
     """
     settings = {x: getattr(options, x) for x in ("candidates", "context_turns", "max_samples")}
-    samples = selection.make_samples(selection.read_sessions(path), seed=seed, **settings)
+    samples = selection.make_samples(selection.read_dialogues(path), seed=seed, **settings)
     if not samples:
         few = f"too few different responses for `candidates`={options.candidates}"
         raise InputError(f"{path}: {few}")
@@ -177,7 +177,7 @@ def evaluate(
         results, own = _evaluate(config)
         show(results)
         if config.output:
-            report.write_json(partial, config.model, {**config.to_dict(), **own}, results)
+            report.write_results(partial, config.model, {**config.to_dict(), **own}, results)
     return results
 
 

@@ -108,7 +108,7 @@ def short_path(source: str) -> str:
     return "/".join(pathlib.Path(source).parts[-3:])
 
 
-def write_json(
+def write_results(
     path: pathlib.Path, model: str, settings: dict[str, Any], results: list[Result]
 ) -> None:
     """Writes the results, the model as the user named it and all settings, atomically."""
@@ -117,12 +117,12 @@ def write_json(
     write_record(path, content, sort_keys=False)
 
 
-def read_json(path: pathlib.Path) -> tuple[str, list[Result], dict[str, Any]]:
-    """Reads a file that `write_json` wrote: the model, its results and the settings; InputError if
-    it does not have this form.
+def read_results(path: str | pathlib.Path) -> tuple[str, list[Result], dict[str, Any]]:
+    """Reads a file of `write_results`: the model, its results and the settings; InputError if it
+    does not have this form.
     """
     fields = [field.name for field in dataclasses.fields(Result)]
-    content = read_json_object(path, "a file of results of evaluate")
+    content = read_json_object(pathlib.Path(path), "a file of results of evaluate")
     wrong = KeyError, TypeError, ValueError, AttributeError
     with name_input(f"{path}: not a file of results of evaluate", *wrong):
         results = []

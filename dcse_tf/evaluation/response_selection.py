@@ -50,7 +50,7 @@ class Sample:
     of_role: int | None = dataclasses.field(default=None, repr=False)
 
 
-def read_sessions(path: pathlib.Path, copies: bool = False) -> list[Session]:
+def read_dialogues(path: pathlib.Path, copies: bool = False) -> list[Session]:
     """Reads the sessions of a jsonl file that have at least two turns, which stay as they are; of
     copies, whose turns would be wrong negatives of each other, the first alone, unless `copies`.
 

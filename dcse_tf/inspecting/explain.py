@@ -10,7 +10,7 @@ from dcse_tf.bert.encoder_options import ModelOptions
 from dcse_tf.data.dialogue import Context
 from dcse_tf.encoder.load import load_backend
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation.response_selection import read_sessions
+from dcse_tf.evaluation.response_selection import read_dialogues
 from dcse_tf.files import atomic_directory
 from dcse_tf.inspecting.pages import Table, render_page
 from dcse_tf.options import Options, option
@@ -110,7 +110,7 @@ def decompose(
 def explain(config: ExplainOptions) -> str:
     """Explains a response's similarity to its context: writes a page, and returns a summary."""
     # The session is read first, so that its errors appear before the model is loaded.
-    sessions = read_sessions(pathlib.Path(config.input), copies=True)
+    sessions = read_dialogues(pathlib.Path(config.input), copies=True)
     chosen = [each for each in sessions if config.session in ("", each.session_id)]
     if not chosen:
         names = ", ".join(each.session_id for each in sessions[:_SESSIONS_NAMED])

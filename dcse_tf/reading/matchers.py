@@ -27,7 +27,7 @@ from dcse_tf.reading.reranker_files import LEAST_OF_MATCHER, read_matcher_settin
 _EMBEDDING_STDDEV = 1.0
 
 
-class Segments:
+class SegmentTables:
     """Where the two segments of a table's rows are, and tables of either segment alone.
 
     A row is one segment, or two without a gap, then padding, see `dcse_tf.bert.pairs`: int32
@@ -120,7 +120,7 @@ class _LSTMMatcher(keras.layers.Layer):
 
     def _split(self, token_ids, segment_ids, padding_mask, training):
         """The rows' segments, and the token vectors of either one."""
-        segments = Segments(segment_ids, padding_mask)
+        segments = SegmentTables(segment_ids, padding_mask)
         embedded = self.embedding_dropout(self.token_embedding(token_ids), training=training)
         return segments, segments.split(embedded)
 

@@ -194,10 +194,9 @@ def build_candidates(config: BuildCandidatesOptions) -> str:
                     file.write(json.dumps(group.to_dict(), ensure_ascii=False) + "\n")
                     drawn, done = drawn + at_random, done + 1
                     progress.update(done)
+    told = ", ".join(f"{count} {what}" for what, count in left_out.items())
     return (
         f"{len(responses)} groups of {config.candidates} candidates from {len(sessions)} sessions "
         f"with {pooled} different responses; {drawn} negatives drawn at random\n"
-        f"left out: {left_out['bad_lines']} bad lines, "
-        f"{left_out['short_sessions']} short sessions, "
-        f"{left_out['empty_utterances']} empty utterances"
+        f"left out: {told}"
     )

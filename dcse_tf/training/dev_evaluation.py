@@ -93,7 +93,7 @@ def _make_samples(setup: Setup) -> list[selection.Sample]:
     """Responses of dev sessions, each to be found among some of other sessions."""
     options, path = setup.options, setup.data_dir / "dev.jsonl"
     samples = selection.make_samples(
-        selection.read_sessions(path),
+        selection.read_dialogues(path),
         candidates=metrics.CANDIDATES,
         context_turns=options.context.turns,
         max_samples=options.dev_samples,

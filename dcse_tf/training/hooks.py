@@ -219,7 +219,7 @@ class Evaluate(Hook):
         if scores:
             self.summaries.scalars("eval", scores, step)
             seconds = time.monotonic() - started
-            logging.info("step %d, evaluated in %.0f s:\n%s", step, seconds, format_table(scores))
+            logging.info("step %d, evaluated in %.0f s:\n%s", step, seconds, format_scores(scores))
             if self.metric not in scores:
                 known = ", ".join(sorted(scores))
                 raise TrainingError(
@@ -252,7 +252,7 @@ def read_kept(folder: pathlib.Path) -> Kept:
         return Kept(**{name: content[name] for name in names & content.keys()})
 
 
-def format_table(scores: Scores) -> str:
+def format_scores(scores: Scores) -> str:
     """Formats scores in aligned columns: a row for each similarity, and a last one for the rest."""
     rows: dict[str, list[str]] = {}
     for name, value in scores.items():

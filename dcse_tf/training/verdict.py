@@ -10,7 +10,7 @@ from dcse_tf.bert.checkpoints import ENCODER_FOLDER
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.evaluation import bootstrap, retrieval
 from dcse_tf.evaluation.metrics import Encode
-from dcse_tf.evaluation.response_selection import read_sessions
+from dcse_tf.evaluation.response_selection import read_dialogues
 from dcse_tf.evaluation.surroundings import build_surroundings_set
 from dcse_tf.files import MARK
 from dcse_tf.reading.reranker_files import is_reranker
@@ -79,7 +79,7 @@ def give_verdict(setup: Setup, run_dir: pathlib.Path) -> Verdict | None:
     # Both read as many tokens as the training did, after its prefix.
     length, prefix = setup.manifest.max_sequence_length, setup.vocabulary.prefix
     start = SentenceEncoder.load(options.encoder, max_sequence_length=length, prefix=prefix)
-    sessions = read_sessions(setup.data_dir / "dev.jsonl")
+    sessions = read_dialogues(setup.data_dir / "dev.jsonl")
 
     def embed(encoder: SentenceEncoder) -> Encode:  # without a warning of cut texts each time
         return lambda texts: encoder.encode_and_mark(texts)[0]

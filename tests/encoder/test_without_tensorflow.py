@@ -18,7 +18,7 @@ from tiny_reranker import save_reranker
 
 import dcse_tf
 from dcse_tf.bert.tokenizer import read_vocabulary
-from dcse_tf.evaluation.report import read_json
+from dcse_tf.evaluation.report import read_results
 
 pytestmark = [
     pytest.mark.slow,
@@ -123,7 +123,7 @@ def test_jobs_run_alike(root):
     model = root / "wordpiece/model"
     found, expected = (
         {(each.task, name): score for each in results for name, score in each.scores.items()}
-        for results in (read_json(root / "found.json")[1], dcse_tf.evaluate(model=model, **sets))
+        for results in (read_results(root / "found.json")[1], dcse_tf.evaluate(model=model, **sets))
     )
     assert {task for task, _ in found} > {"sts", "response_cosine"}
     assert found == pytest.approx({key: expected[key] for key in found}, abs=1e-3)

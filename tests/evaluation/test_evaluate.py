@@ -42,7 +42,7 @@ def test_every_r1_says_which_turns_its_context_holds_earlier_ones_first(
     output = tmp_path / "new/results.json"
     config = make_config(checkpoint, data_dir / "test.jsonl", output=str(output), context_turns=2)
     commands.evaluate(config.replace(max_sequence_length=4))
-    _, results, settings = report.read_json(output)
+    _, results, settings = report.read_results(output)
     assert [(result.task, result.context) for result in results] == [
         ("response_matching", "2 before"),
         ("response_matching_bidirectional", "2 before, 2 after"),
@@ -99,7 +99,7 @@ def test_results_that_cannot_be_written_after_all_are_printed(
     def fail(*_):
         raise OutputError("no space left")
 
-    monkeypatch.setattr(report, "write_json", fail)
+    monkeypatch.setattr(report, "write_results", fail)
     (tmp_path / "file").touch()
     config = make_config("m", data_dir / "test.jsonl", output=str(tmp_path / place))
     with pytest.raises(OSError, match=r"no space left|file"):
@@ -124,7 +124,7 @@ def test_halves_and_models_are_compared(no_model, tmp_path, capsys):
     for half in ("all", "choose", "report"):
         output = str(tmp_path / f"{half}.json")
         evaluate(EvaluateOptions(model=half, half=half, output=output, **write_sets(tmp_path)))
-        _, found[half], settings = report.read_json(tmp_path / f"{half}.json")
+        _, found[half], settings = report.read_results(tmp_path / f"{half}.json")
         assert settings["half"] == half
     counts = [[r[0].scores["queries"], r[1].scores["pairs"]] for r in found.values()]
     assert counts[0] == [60, 60]
@@ -191,7 +191,7 @@ def test_of_copies_under_other_ids_the_first_alone_is_read(tmp_path):
     said = {"a": [("x", "where is my parcel"), ("y", "it left")], "b": [("x", "hi"), ("y", "hi")]}
     copies = {f"{name}2": turns for name, turns in said.items()}
     (tmp_path / "dev.jsonl").write_text(json_lines(said | copies))
-    found = response_selection.read_sessions(tmp_path / "dev.jsonl")
+    found = response_selection.read_dialogues(tmp_path / "dev.jsonl")
     assert [each.session_id for each in found] == ["a", "b", "b2"]  # greetings recur by chance
 
 

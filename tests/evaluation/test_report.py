@@ -70,8 +70,8 @@ def test_the_table_says_of_how_many_candidates_a_score_is():
 def test_what_was_written_is_read_back_of_an_older_version_too(tmp_path):
     path = tmp_path / "new/folder/scores.json"
     results = [rank(), correlate(FALLING, -100.0)]
-    report.write_json(path, "模型", {"seed": 3}, results)
-    assert report.read_json(path) == ("模型", results, {"seed": 3})
+    report.write_results(path, "模型", {"seed": 3}, results)
+    assert report.read_results(path) == ("模型", results, {"seed": 3})
     content = json.loads(path.read_text(encoding="utf-8"))
     assert content["results"][0]["context"] == "3 before"
     assert content["results"][1]["warning"] == results[1].warning()
@@ -79,7 +79,7 @@ def test_what_was_written_is_read_back_of_an_older_version_too(tmp_path):
     del content["results"][0]["context"]
     content["results"][0]["colour"] = "red"  # of another version
     path.write_text(json.dumps(content))
-    assert report.read_json(path)[1][0].context == ""
+    assert report.read_results(path)[1][0].context == ""
 
 
 @pytest.mark.parametrize("content", [
@@ -91,7 +91,7 @@ def test_what_evaluate_did_not_write_is_named(tmp_path, content):
     path = tmp_path / "scores.json"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(InputError) as caught:
-        report.read_json(path)
+        report.read_results(path)
     assert str(caught.value).startswith(f"{path}: not a file of results of evaluate")
 
 

@@ -26,7 +26,7 @@ from dcse_tf.data.formats import FORMATS, read_groups
 from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.records import count_records, serialize_session
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation.report import read_json
+from dcse_tf.evaluation.report import read_results
 from dcse_tf.evaluation.retrieval import read_retrieval_set, read_sts_set
 from dcse_tf.input_files import BadLines, iterate_bare_lines
 
@@ -102,7 +102,7 @@ READERS = {
         "select.txt", read_retrieval_set, b"0\ta\tx\t1\t2\n1\tb\tx\t\t\n2\tc\ty\t\t\n"
     ),
     "sts": Reader("sts.txt", read_sts_set, b"1.5\ta\tb\n4\tc\td\n"),
-    "results": Reader("results.json", read_json),
+    "results": Reader("results.json", read_results),
     "vectors_json": Reader("a.json", word_vectors.read_word_vectors, b'{"a": [1, 2]}'),
     "vocabulary": Reader("vocab.txt", lambda path: read_vocabulary(path.parent), _VOCABULARY),
     "tokenizer": Reader(

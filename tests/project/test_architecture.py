@@ -66,7 +66,7 @@ BUDGETS = {
     "reranker": 421,
     "search": 901,
     "serving": 489,
-    "sets": 475,
+    "sets": 474,
     "spark": 353,
     "tasks": 1893,
     "training": 1559,

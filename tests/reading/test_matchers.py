@@ -10,7 +10,7 @@ import reference
 import tensorflow as tf
 
 from dcse_tf.errors import InputError
-from dcse_tf.reading.matchers import Segments, build_matcher, read_matcher, write_matcher
+from dcse_tf.reading.matchers import SegmentTables, build_matcher, read_matcher, write_matcher
 from dcse_tf.reading.reranker_files import read_matcher_settings
 from dcse_tf.training.trainer import seed_dropout
 
@@ -66,7 +66,7 @@ def make_model(matcher):
 
 @pytest.mark.parametrize("fill", [0, 1])
 def test_a_table_is_split_into_its_segments_and_joined_again(fill):
-    segments = Segments(
+    segments = SegmentTables(
         # In padding, the segment may be any.
         tf.constant([[0, 0, 1, fill], [0, 1, 1, 1], [0, 0, fill, fill]]),
         tf.constant([[True, True, True, False], [True] * 4, [True, True, False, False]]),

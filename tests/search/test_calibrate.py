@@ -12,7 +12,7 @@ from written_dialogues import json_lines, make_dialogues
 import dcse_tf
 from dcse_tf.cli.commands import main
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation.response_selection import make_samples, read_sessions
+from dcse_tf.evaluation.response_selection import make_samples, read_dialogues
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.search.calibration import Calibration
 
@@ -58,7 +58,7 @@ def test_a_reranker_alone_learns_what_its_wrong_answers_score(folder, tmp_path, 
     flags = f"--model={folder}/reranker", "--candidates=5", f"--check_dialogues={folder}/te*.jsonl"
     found = calibrate(folder, tmp_path / "it.json", *flags)
     reranker = Reranker.load(folder / "reranker")
-    sessions = read_sessions(folder / "dev.jsonl")
+    sessions = read_dialogues(folder / "dev.jsonl")
     samples = make_samples(sessions, candidates=5, context_turns=3, max_samples=0, seed=0)
     scores = reranker.score([s.context for s in samples], [s.candidates for s in samples])
     np.testing.assert_allclose(found.wrong, sorted(row[1:].max() for row in scores), atol=1e-5)

@@ -329,7 +329,7 @@ def test_the_scores_of_an_evaluation_are_a_table():
         "dev/map": 61.25, "dev/matching_r1": 5.0, "dev/matching_mrr": 20.5,
         "dev/cosine_r1": 7.5,
     }  # fmt: skip
-    assert hooks.format_table(scores).splitlines() == [
+    assert hooks.format_scores(scores).splitlines() == [
         "  dev/matching_r1 5      dev/matching_mrr 20.5",
         "  dev/cosine_r1 7.5",
         "  dev/map 61.25",
