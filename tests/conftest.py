@@ -130,10 +130,9 @@ def printed_examples() -> Iterator[types.ModuleType]:
     before = [dict(entries) for entries in registries]
     page = pathlib.Path(__file__).parents[1] / "docs/extending.md"
     printed = types.ModuleType("printed")
-    for example in re.findall(
-        r"^```python\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE
-    ):
-        exec(example, vars(printed))
+    for example in re.findall(r"(?ms)^```python\n(.*?)^```$", page.read_text()):
+        exec(example, alone := {"__name__": "printed"})  # each is a file of its own
+        vars(printed).update(alone)
     yield printed
     for registry, entries in zip(registries, before, strict=True):
         registry.clear()

@@ -183,10 +183,8 @@ def read_long_sessions(config: CorpusOptions, dropped: Dropped) -> Iterator[Sess
             yield session
     dropped["bad_lines"] = bad_lines.count
     if not found:
-        raise InputError(
-            f"`input`={','.join(config.input)}: no session of at least {config.min_turns} turns "
-            f"({describe_dropped(dropped)})"
-        )
+        told = f"no session of at least {config.min_turns} turns ({describe_dropped(dropped)})"
+        raise InputError(f"`input`={','.join(config.input)}: {told}")
 
 
 def read_raw_sessions(config: CorpusOptions, bad_lines: BadLines) -> Iterator[Session]:
@@ -204,17 +202,15 @@ def read_files(
     """`read_raw_sessions` of some files."""
     kind, columns = config.formats[config.format], config.column_names()
     named = [columns] if kind.columns else []
-    found: Iterable[tuple] = itertools.chain.from_iterable(
-        kind.read(path, bad_lines, *named) for path in paths
-    )
+    each = (kind.read(path, bad_lines, *named) for path in paths)
+    found: Iterable[tuple] = itertools.chain.from_iterable(each)
     if config.format == "table":  # a dialogue's rows may stand in several files
         found = read_tables(paths, bad_lines, columns)
     for session_id, turns, *given in found:
         if turns and not (config.alternate_roles or any(turn.role for turn in turns)):
-            raise InputError(
-                f"`input`={','.join(config.input)}: the turns of session {session_id!r} have no "
-                "roles; `alternate_roles` gives them to two speakers in turn"
-            )
+            told = f"{','.join(config.input)}: the turns of session {session_id!r} have no roles"
+            advice = "`alternate_roles` gives them to two speakers in turn"
+            raise InputError(f"`input`={told}; {advice}")
         yield Session(session_id, tuple(turns), *given)
 
 

@@ -71,19 +71,16 @@ def read_manifest(folder: pathlib.Path, tokenizer_fingerprint: str | None = None
         shards = [shard for split in splits.values() for shard in split.shards]
         sizes = {folder / shard["name"]: shard["bytes"] for shard in shards}
     if version != FORMAT_VERSION:
-        raise InputError(
-            f"{path}: format version {version}, expected {FORMAT_VERSION}; run prepare_data"
-        )
+        told = f"format version {version}, expected {FORMAT_VERSION}"
+        raise InputError(f"{path}: {told}; run prepare_data")
     for place, expected in sizes.items():
         size = place.stat().st_size if place.is_file() else None
         if size != expected:
             found = "no such file" if size is None else f"{size} bytes"
             raise InputError(f"{place}: {found}, expected {expected} bytes; run prepare_data")
     if tokenizer_fingerprint not in (None, manifest.tokenizer_fingerprint):
-        raise InputError(
-            f"{path}: the records were tokenised with another vocabulary, casing or prefix than "
-            "the encoder's; run prepare_data with `vocab` set to the encoder"
-        )
+        told = "tokenised with another vocabulary, casing or prefix than the encoder's"
+        raise InputError(f"{path}: {told}; run prepare_data with `vocab` set to the encoder")
     return manifest
 
 

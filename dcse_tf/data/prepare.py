@@ -121,10 +121,9 @@ def _write_splits(
 
     if not splits["train"].sessions:
         held_out = splits["dev"].sessions + splits["test"].sessions
-        raise InputError(
-            f"`input`={','.join(config.input)}: no session of at least {config.min_turns} turns "
-            f"for training ({held_out} sessions held out, {corpus.describe_dropped(dropped)})"
-        )
+        left = f"{held_out} sessions held out, {corpus.describe_dropped(dropped)}"
+        told = f"no session of at least {config.min_turns} turns for training ({left})"
+        raise InputError(f"`input`={','.join(config.input)}: {told}")
     warn_of_unknown(found["unknown_tokens"], found["tokens"], vocabulary.special.unk)
     settings = config.to_dict()
     del settings["spark_master"]  # the output does not depend on it

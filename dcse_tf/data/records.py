@@ -167,10 +167,8 @@ def check_records(folder: pathlib.Path, manifest: Manifest) -> None:
     for name, split in manifest.splits.items():
         sessions = sum(count_records(path) for path in shard_paths(folder, split))
         if sessions != split.sessions:
-            raise InputError(
-                f"{folder}: the shards of split {name} have {sessions} records, the manifest says "
-                f"{split.sessions}; run prepare_data again"
-            )
+            told = f"{sessions} records in the shards of split {name}, not {split.sessions}"
+            raise InputError(f"{folder}: {told} as its manifest says; run prepare_data again")
 
 
 def count_records(path: str) -> int:
@@ -188,9 +186,8 @@ def count_records(path: str) -> int:
         # TensorFlow's message quotes the record, which Python cannot decode if it is not UTF-8.
         undecodable = isinstance(error, UnicodeDecodeError)
         reason = "not a record of prepare_data" if undecodable else first_line(error)
-        raise InputError(
-            f"{path}: record {count + 1} cannot be read: {reason}; run prepare_data again"
-        ) from error
+        told = f"record {count + 1} cannot be read: {reason}"
+        raise InputError(f"{path}: {told}; run prepare_data again") from error
     return count
 
 
@@ -205,10 +202,8 @@ def sample_utterances(
     InputError if there are fewer than two.
     """
     split = manifest.splits["train"]
-    records = tf.data.TFRecordDataset(shard_paths(folder, split)).map(
-        parse_session, tf.data.AUTOTUNE, deterministic=True
-    )
-
+    records = tf.data.TFRecordDataset(shard_paths(folder, split))
+    records = records.map(parse_session, tf.data.AUTOTUNE, deterministic=True)
     kept: dict[int, np.ndarray] = {}
     progress = Progress("sessions read")
     for batch in records.ragged_batch(sessions_at_a_time).prefetch(1):

@@ -313,7 +313,9 @@ def test_the_public_sample_of_jddc_is_all_read():
 # Formats from outside
 
 
-def test_a_registered_format_is_an_option(tmp_path):
+def test_a_registered_format_is_an_option(tmp_path, monkeypatch):
+    monkeypatch.delitem(FORMATS, "pairs", raising=False)  # when the test ends
+
     def read_pairs(path, bad_lines):
         for number, line in read_lines(path, bad_lines):
             question, tab, answer = line.partition("\t")
@@ -325,13 +327,23 @@ def test_a_registered_format_is_an_option(tmp_path):
     with pytest.raises(OptionError, match="`format`=pairs: expected one of"):
         CorpusOptions(format="pairs", input=("a",))
     register_format("pairs", read_pairs, help="a question and its answer", has_intents=True)
-    try:
-        (tmp_path / "a.txt").write_text("hi\tho\nalone\n在吗\t在的\n")
-        options = CorpusOptions(format="pairs", input=(str(tmp_path / "a.txt"),), max_bad_lines=1)
-        bad_lines = options.count_bad_lines()
-        found = [spell(each.turns) for each in read_raw_sessions(options, bad_lines)]
-        assert (found, bad_lines.count) == ([["a: hi", "b: ho"], ["a: 在吗", "b: 在的"]], 1)
-        with pytest.raises(ValueError, match="'pairs'"):
-            register_format("pairs", read_pairs, help="again")
-    finally:
-        del FORMATS["pairs"]
+    (tmp_path / "a.txt").write_text("hi\tho\nalone\n在吗\t在的\n")
+    options = CorpusOptions(format="pairs", input=(str(tmp_path / "a.txt"),), max_bad_lines=1)
+    bad_lines = options.count_bad_lines()
+    found = [spell(each.turns) for each in read_raw_sessions(options, bad_lines)]
+    assert (found, bad_lines.count) == ([["a: hi", "b: ho"], ["a: 在吗", "b: 在的"]], 1)
+    with pytest.raises(ValueError, match="'pairs'"):
+        register_format("pairs", read_pairs, help="again")
+
+
+@pytest.mark.parametrize("session", [
+    (1, []), ("1", iter([Utterance("a", "hi")])), ("1", [("a", "hi")]),
+    ("1", [Utterance("a", None)]), ("1", [Utterance("a", "hi", "refund")]),
+])  # fmt: skip
+def test_what_a_registered_reader_yields_is_a_session(monkeypatch, session):
+    """The turns of an iterator were lost, and each letter of a text was an intent."""
+    monkeypatch.delitem(FORMATS, "own", raising=False)
+    register_format("own", lambda path, bad_lines: [session])
+    options = CorpusOptions(format="own", input=(__file__,))
+    with pytest.raises(InputError, match="`format`=own: expected a text as id, and a list of"):
+        list(read_raw_sessions(options, options.count_bad_lines()))

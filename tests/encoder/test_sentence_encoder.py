@@ -239,39 +239,24 @@ def test_what_is_no_text_is_named_with_its_place(encoder, texts, place):
         encoder.encode(texts)
 
 
-@pytest.mark.parametrize(
-    ("context", "responses", "place"),
-    [
-        ("ok", ["ok"], "context"),
-        (["ok"], "ok", "responses"),
-        ([["ok"], ["", " "]], ["ok"], "context 1"),
-        ([["ok"], ["ok", 3]], ["ok"], r"context\[1\]\[1\]"),
-        (["ok"], [["ok"]], r"responses\[0\]"),
-        ([["ok"], ["ok"]], [["ok"]], "responses"),
-        ([["ok"]] * 2, [["ok"], ["a", "b"]], "responses"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("context", "responses", "place"), [
+    ("ok", ["ok"], "context"), (["ok"], "ok", "responses"), (["ok"], [["ok"]], r"responses\[0\]"),
+    ([["ok"], ["", " "]], ["ok"], "context 1"), ([["a"], ["b", 3]], ["c"], r"context\[1\]\[1\]"),
+    ([["ok"], ["ok"]], [["ok"]], "responses"), ([["ok"]] * 2, [["ok"], ["a", "b"]], "responses"),
+], ids=str)  # fmt: skip
 def test_contexts_and_responses_that_do_not_fit_are_refused(encoder, context, responses, place):
     with pytest.raises((TypeError, ValueError), match=f"^{place}: "):
         encoder.similarity(context, responses)
 
 
-@pytest.mark.parametrize(
-    ("settings", "option"),
-    [
-        ({"pooling": "max"}, "pooling"),
-        ({"compute_dtype": "float16"}, "compute_dtype"),
-        ({"max_sequence_length": 2}, "max_sequence_length"),
-        ({"max_sequence_length": 9999}, "max_sequence_length"),
-        ({"prefix": "where is ", "max_sequence_length": 4}, "max_sequence_length"),
-        ({"batch_tokens": 0}, "batch_tokens"),
-        ({"truncate_dim": DIM + 1}, "truncate_dim"),
-        ({"projection": "context"}, "projection"),
-        ({"model": "./nothing"}, "model"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("settings", "option"), [
+    ({"pooling": "max"}, "pooling"), ({"compute_dtype": "float16"}, "compute_dtype"),
+    ({"max_sequence_length": 2}, "max_sequence_length"), ({"batch_tokens": 0}, "batch_tokens"),
+    ({"max_sequence_length": 9999}, "max_sequence_length"),
+    ({"prefix": "where is ", "max_sequence_length": 4}, "max_sequence_length"),
+    ({"truncate_dim": DIM + 1}, "truncate_dim"), ({"projection": "context"}, "projection"),
+    ({"model": "./nothing"}, "model"),
+], ids=str)  # fmt: skip
 def test_settings_that_cannot_be_are_refused(folder, settings, option):
     with pytest.raises(ValueError, match=f"^`{option}`="):
         dcse_tf.SentenceEncoder.load(**{"model": folder, **settings})

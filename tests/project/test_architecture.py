@@ -70,7 +70,7 @@ BUDGETS = {
     "spark": 353,
     "tasks": 1893,
     "training": 1559,
-    "tests": 17886,
+    "tests": 17882,
     "experiments": 2980,
     "docs": 2197,
 }

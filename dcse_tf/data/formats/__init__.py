@@ -10,7 +10,9 @@ import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from dcse_tf.data.dialogue import Utterance
 from dcse_tf.data.formats import candidates, published, reading
+from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines
 
 Reader = Callable[[pathlib.Path, BadLines], Iterator[tuple]]
@@ -53,6 +55,8 @@ def register_format(name: str, reader: Reader, *, help: str = "", **more: Any) -
         raise ValueError(f"there is a corpus format {name!r} already")
     paragraph = (inspect.getdoc(reader) or "").partition("\n\n")[0]
     help = help or " ".join(paragraph.split()).removesuffix(".")
+    if not reader.__module__.startswith("dcse_tf."):
+        reader = functools.partial(_check_sessions, reader, name)
     FORMATS[name] = kind = Format(reader, help, **more)
     if kind.read_candidates:
         CANDIDATE_FORMATS[name] = kind
@@ -60,6 +64,22 @@ def register_format(name: str, reader: Reader, *, help: str = "", **more: Any) -
             functools.partial(candidates.read_given_sessions, kind.read_candidates),
             f"files of groups in the format {name}: sessions with negatives for their last turn",
         )
+
+
+def _check_sessions(read: Callable[..., Any], name: str, *given: Any) -> Iterator[tuple]:
+    """Yields the sessions of a reader from outside the package; InputError for anything else."""
+    for session in read(*given):
+        match session:
+            case (str(), [*turns], *_) if all(map(_is_utterance, turns)):
+                yield session
+            case _:
+                wanted = "a text as id, and a list of Utterance of texts, with tuples of labels"
+                raise InputError(f"`format`={name}: expected {wanted}; found {session!r:.300}")
+
+
+def _is_utterance(value: object) -> bool:
+    fields = str, str, tuple, tuple
+    return isinstance(value, Utterance) and all(map(isinstance, value, fields))
 
 
 def read_groups(

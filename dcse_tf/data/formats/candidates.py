@@ -151,10 +151,9 @@ class CandidateLines:
         def parse(number: int, line: str) -> tuple[int, int, Any, Utterance]:
             label, *texts = line.split("\t")
             if label.strip() not in ("0", "1") or len(texts) < 2:
-                raise ValueError(
-                    "expected 0 or 1, the context's turns and the response, tab-separated; found "
-                    f"{len(texts) + 1} field(s), the first {label[:20]!r}"
-                )
+                told = f"{len(texts) + 1} field(s), the first {label[:20]!r}"
+                wanted = "0 or 1, the context's turns and the response, tab-separated"
+                raise ValueError(f"expected {wanted}; found {told}")
             *context, response = self.parse(texts)
             return number, int(label), finish(context, response.text), response
 

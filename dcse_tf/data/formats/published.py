@@ -37,10 +37,7 @@ def _read_session_lines(
         nonlocal current
         session_id, utterance = parse(line)
         if session_id != current and session_id in begun:
-            raise ValueError(
-                f"session {session_id!r} ended before this line; the lines of a session must "
-                "stand together"
-            )
+            raise ValueError(f"session {session_id!r} ended before; keep its lines together")
         begun.add(current := session_id)
         return session_id, utterance
 
@@ -170,10 +167,8 @@ def read_dialoguecse(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
         texts = [*_split(before), responses.split("|")[0], *_split(after)]
         speakers = [role for part in parts for role in _split(part)]
         if len(parts) != 3 or len(speakers) != len(texts) or not set(speakers) <= set(_SENDERS):
-            raise ValueError(
-                f"expected {len(texts)} roles, 0 or 1, as before-response-after; found "
-                f"{roles[:40]!r}"
-            )
+            wanted = f"{len(texts)} roles, 0 or 1, as before-response-after"
+            raise ValueError(f"expected {wanted}; found {roles[:40]!r}")
         return number, [Utterance(_SENDERS[role], text) for role, text in zip(speakers, texts)]
 
     windows = reading.convert(read_lines(path, bad_lines), parse, path, bad_lines)

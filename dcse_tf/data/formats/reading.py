@@ -405,9 +405,8 @@ def parse_time(value: object) -> tuple[str, int | float]:
             when = when or read(told)
     # The reader of mails passes over what it does not know, so that 1:10 PM would be 1:10.
     if when is None or {"am", "pm"} & {*text.lower().replace(".", "").split()}:
-        raise ValueError(
-            f"expected a number or a time such as 2017-10-31 22:10:47, found {text[:40]!r}"
-        )
+        wanted = "a number or a time such as 2017-10-31 22:10:47"
+        raise ValueError(f"expected {wanted}, found {text[:40]!r}")
     if when.tzinfo is None:
         return "a time without its zone", when.replace(tzinfo=datetime.UTC).timestamp()
     return "a time with its zone", when.timestamp()
