@@ -67,6 +67,7 @@ def read_setup(options: TrainOptions) -> Setup:
     if options.encoder:
         folder, modules = resolve_transformer(options.encoder, "encoder", not reads_pairs)
         config = checkpoints.read_config(folder)
+    read_manifest(data_dir)  # says what the folder should be, before a vocabulary is looked for
     # The encoder must always see the prefix that the corpus was prepared with.
     prefix = read_prefix(data_dir / VOCABULARY_FOLDER)
     vocabulary = read_vocabulary(folder or data_dir / VOCABULARY_FOLDER).with_prefix(prefix)
@@ -77,8 +78,7 @@ def read_setup(options: TrainOptions) -> Setup:
         if with_prefix[vocabulary.count_prefix() :] != without:
             raise InputError(
                 f"{data_dir}: was prepared with the prefix {prefix!r}, after which this vocabulary "
-                "tokenises a text as it does within a sentence; for a re-ranker, expected a corpus "
-                "prepared without a prefix"
+                "tokenises a text as within a sentence; a re-ranker needs a corpus without a prefix"
             )
     if reads_pairs:
         vocabulary = vocabulary.with_end_of_turn()

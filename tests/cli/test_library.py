@@ -104,6 +104,8 @@ def test_a_file_that_is_not_there_is_named_before_anything_is_loaded(tmp_path):
     (tmp_path / "a.txt").touch()
     with pytest.raises(dcse_tf.InputError, match=r"`input`=.*: no such file; expected one file"):
         dcse_tf.embed(model="run", input=tmp_path / "*.txt", output="o")
+    with pytest.raises(dcse_tf.InputError, match="expected a folder that prepare_data wrote"):
+        dcse_tf.train(data_dir=tmp_path, encoder_size="tiny", run_dir=tmp_path / "run")
 
 
 def test_the_signatures_that_editors_read_are_those_of_the_options():
@@ -117,9 +119,7 @@ def test_the_signatures_that_editors_read_are_those_of_the_options():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["prepare_data", "train", "fit_baseline", "evaluate", "embed", "merge", "export"]
-)
+@pytest.mark.parametrize("name", dcse_tf._JOBS)
 def test_the_example_of_a_function_runs(
     name, dialogues_file, data_dir, trained_run, tmp_path, monkeypatch
 ):
