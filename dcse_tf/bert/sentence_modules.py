@@ -191,10 +191,10 @@ def read_prefix(transformer: pathlib.Path) -> str:
 
 
 def write_prefix(folder: pathlib.Path, prefix: str, **further: str) -> None:
-    """Writes a prefix for `read_prefix` and sentence-transformers, and further settings of that
-    library; nothing if there are none.
+    """Writes a prefix for `read_prefix` and sentence-transformers, whose `encode_query` and
+    `encode_document` take only prompts of their names; and further settings of it, if any.
     """
-    prompts = {"prefix": prefix} if prefix else {}
+    prompts = dict.fromkeys(("prefix", "query", "document"), prefix) if prefix else {}
     settings = {"prompts": prompts, "default_prompt_name": next(iter(prompts), None), **further}
     if prefix or further:
         write_json(folder / PROMPTS_FILE, settings)

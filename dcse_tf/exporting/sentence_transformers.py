@@ -55,8 +55,7 @@ def write_encoder(folder: pathlib.Path, encoder: EncoderGraph, options: ExportOp
     vocabulary = number_as_written(encoder.vocabulary, config)
     vocabulary.write_tokenizer(folder, encoder.max_sequence_length)
     checkpoints.write_max_sequence_length(folder, encoder.max_sequence_length, pooler=True)
-    modules = SentenceModules(encoder.pooling, maps, options.unit_norm)
-    write_modules(folder, modules, dim)
+    write_modules(folder, SentenceModules(encoder.pooling, maps, options.unit_norm), dim)
     write_prefix(folder, encoder.vocabulary.prefix, similarity_fn_name="cosine")
     return {}
 

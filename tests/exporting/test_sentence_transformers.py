@@ -150,7 +150,7 @@ def test_pooling_unit_norm_and_prefix_are_written_and_honoured(bert, expected, t
 
     # Prompts and poolings as the library names them.
     name = "config_sentence_transformers.json"
-    assert read(folder, name)["prompts"] == {"prefix": "my "}
+    assert read(folder, name)["prompts"] == dict.fromkeys(("prefix", "query", "document"), "my ")
     change(folder, name, prompts={"query": "where ", "passage": "a "}, default_prompt_name="query")
     (folder / "1_Pooling/config.json").write_text('{"pooling_mode": "mean", "include_prompt": 1}')
     own = dcse_tf.SentenceEncoder.load(bert, prefix="where ").encode(SENTENCES)

@@ -101,6 +101,7 @@ def test_embeddings_are_the_same_from_run_export_and_checkpoint(trained):
     sentences.write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
     export = ["export", f"--run_dir={trained}/run", f"--output_dir={trained}/export"]
     subprocess.run([sys.executable, "-m", "dcse_tf.cli", *export], check=True, cwd=ROOT)
+    assert "turns by mean: the signature match |" in (trained / "export/model_card.md").read_text()
     files = [f"--input={sentences}", f"--output={trained}/run.npy"]
     run("embed", f"--model={trained}/run", *files)
     arrays = [np.load(trained / "run.npy")]
