@@ -2,23 +2,22 @@
 
 Both are learnt from held-out dialogues without labels. Each gives a context, its true response and
 responses of other dialogues. The first stage's cosine gets the weight with which true responses
-rank highest. What the best of the others scores is what an answer can score although none is
+are likeliest. What the best of the others scores is what an answer can score although none is
 right: so a query has no answer if its best one scores no more than most of these.
 """
 
 import dataclasses
-import math
 import pathlib
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+import scipy
 
 from dcse_tf.bert.encoder_options import ModelOptions
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.evaluation.bootstrap import difference
 from dcse_tf.evaluation.evaluate import draw_samples
-from dcse_tf.evaluation.metrics import PROJECTED, RERANKER, recall_at, reciprocal_rank
+from dcse_tf.evaluation.metrics import PROJECTED, RERANKER, recall_at
 from dcse_tf.evaluation.response_selection import Sample, score_by_embeddings, score_by_reranker
 from dcse_tf.files import atomic_file, write_json
 from dcse_tf.input_files import resolve_inputs
@@ -26,9 +25,6 @@ from dcse_tf.options import option
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.search.calibration import Calibration
 from dcse_tf.search.searcher import describe_stages, load_first_stage
-
-_WEIGHTS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
-_RATES = (1.0, 5.0, 10.0, 20.0)  # percent, of the table that is shown
 
 
 class CalibrateOptions(ModelOptions):
@@ -70,8 +66,8 @@ def calibrate(options: CalibrateOptions) -> str:
 
 def _calibrate(options: CalibrateOptions) -> tuple[Calibration, str]:
     """The calibration, and the table."""
-    others = resolve_inputs(options.check_dialogues, "check_dialogues")
-    files = [pathlib.Path(options.dialogues), *others]
+    checks = resolve_inputs(options.check_dialogues, "check_dialogues")
+    files = [pathlib.Path(options.dialogues), *checks]
     drawn = [draw_samples(path, options, seed=0) for path in files]
     encoder = reranker = None
     if options.reranker or options.find == "responses":
@@ -80,56 +76,62 @@ def _calibrate(options: CalibrateOptions) -> tuple[Calibration, str]:
         reranker = Reranker.from_options(options, "reranker" if encoder else "model")
     parts = [_score(of_file, options.find, encoder, reranker) for of_file in drawn]
 
-    def find_mrr(weight: float) -> float:
-        rows = _add(parts[0], weight)
-        return float(np.mean([reciprocal_rank(row, np.arange(len(row)) == 0) for row in rows]))
-
-    both = bool(encoder and reranker)
-    weight = max(_WEIGHTS if both else (float(not reranker),), key=find_mrr)
-    wrong = sorted(float(row[1:].max()) for row in _add(parts[0], weight))
+    ways = {" by the re-ranker": (0.0, 1.0), " by the cosine": (1.0, 0.0)}
+    alone = ways if encoder and reranker else {}
+    weight = fit_weight(parts[0]) if alone else float(not reranker)
+    wrong = sorted((parts[0] @ (weight, 1.0))[:, 1:].max(axis=1).tolist())
     found = Calibration(describe_stages(options.find, encoder, reranker), weight, wrong)
 
-    # A weight of a million leaves the re-ranker nothing to say.
-    ways = {"": weight} | ({" by the re-ranker": 0.0, " by the cosine": 1e6} if both else {})
-    lines = [f"`cosine_weight`={weight:g}, of the highest MRR on {options.dialogues}"] * both
+    likeliest = f"`cosine_weight`={weight:g}, of the highest likelihood on {options.dialogues}"
+    lines = [likeliest] if alone else []
     for path, part in zip(files, parts, strict=True):
-        recalls = {
-            way: {"r1": 100 * np.array([recall_at(1, row) for row in _add(part, w)])}
-            for way, w in ways.items()
-        }
-        told = f"{recalls['']['r1'].mean():.1f}"
-        for way, recall in list(recalls.items())[1:]:
-            p_value = difference(recall, recalls[""], "r1").p_value
-            told += f", {recall['r1'].mean():.1f}{way} (p {p_value:.2g})"
-        lines.append(f"{path}: R@1 of {options.candidates} {told}")
+        sums = [part @ shares for shares in ((weight, 1.0), *alone.values())]
+        together, *each = [{"r1": 100 * np.array([recall_at(1, row) for row in x])} for x in sums]
+        lines.append(f"{path}: R@1 of {options.candidates} {together['r1'].mean():.1f}")
+        for way, recall in zip(alone, each, strict=True):
+            p_value = difference(recall, together, "r1").p_value
+            lines[-1] += f", {recall['r1'].mean():.1f}{way} (p {p_value:.2g})"
         lines.append("  at most   score above   wrong answers given   right answers given")
-        best = np.array([row[1:].max() for row in _add(part, weight)])
-        # A true response counts as given if no other candidate scores higher.
-        true = np.array([x[0] if x[0] >= x.max() else -math.inf for x in _add(part, weight)])
-        for rate in _RATES:
+        true, *others = sums[0].T
+        best = np.max(others, axis=0)
+        for rate in (1.0, 5.0, 10.0, 20.0):  # percent
             least = found.threshold(rate)
-            shares = f"{np.mean(best > least):19.1%}   {np.mean(true > least):19.1%}"
-            lines.append(f"  {rate:6g}%   {least:11.3f}   {shares}")
+            # A true response counts as given if no other candidate scores higher.
+            right = (true > least) & (true >= best)
+            given = f"{np.mean(best > least):19.1%}   {np.mean(right):19.1%}"
+            lines.append(f"  {rate:6g}%   {least:11.3f}   {given}")
     return found, "\n".join(lines)
 
 
-def _add(rows: Sequence[np.ndarray], weight: float) -> list[np.ndarray]:
-    return [row[1] + weight * row[0] for row in rows]
+def fit_weight(rows: np.ndarray) -> float:
+    """The cosine's weight beside the re-ranker's score, from rows as of `_score`; three digits.
+
+    It is b / a, where softmaxes of a score + b cosine over the candidates give the true responses
+    the highest likelihood (a conditional logit, McFadden 1974). Every sample has its say in it;
+    the weight with the best ranks, which few samples decide, varies twice as much.
+    """
+
+    def lose(shares: np.ndarray) -> float:
+        sums = rows @ shares
+        return float(np.mean(scipy.special.logsumexp(sums, axis=1) - sums[:, 0]))
+
+    # A re-ranker that only harms keeps a thousandth, as the weight is of the cosine.
+    found = scipy.optimize.minimize(lose, [1.0, 1.0], bounds=[(0.0, None), (1e-3, None)])
+    return float(f"{found.x[0] / found.x[1]:.3g}")
 
 
 def _score(
     drawn: Sequence[Sample], find: str, encoder: SentenceEncoder | None, reranker: Reranker | None
-) -> list[np.ndarray]:
-    """Of each sample of a file the cosines and the re-ranker's scores of its candidates, the true
-    response first, float `[2, candidates]`; 0 of a stage that there is not.
+) -> np.ndarray:
+    """The cosines and the re-ranker's scores of samples' candidates, the true response first, float
+    `[samples, candidates, 2]`; 0 of a stage that there is not.
     """
     # Only what a query of `search` has: earlier turns, and not who said them.
-    without: dict[str, Any] = {"later": (), "roles": None, "responder": None}
-    samples = [dataclasses.replace(sample, **without) for sample in drawn]
-    rows: list[Sequence[np.ndarray]] = [[np.zeros(len(x.candidates)) for x in samples]] * 2
+    samples = [dataclasses.replace(x, later=(), roles=None, responder=None) for x in drawn]
+    cosines = scores = np.zeros([len(samples), len(drawn[0].candidates)])
     if encoder:
         found = score_by_embeddings(samples, encoder.encode, encoder.heads)
-        rows[0] = found[PROJECTED if find == "responses" else "cosine"]
+        cosines = np.stack(found[PROJECTED if find == "responses" else "cosine"])
     if reranker:
-        rows[1] = score_by_reranker(samples, reranker.score)[RERANKER]
-    return [np.stack(each) for each in zip(*rows, strict=True)]
+        scores = np.stack(score_by_reranker(samples, reranker.score)[RERANKER])
+    return np.stack([cosines, scores], axis=2)

@@ -153,9 +153,8 @@ class SearchIndex:
         self.made_from = read_json_object(path / MADE_FROM_FILE)
         version, expected = self.made_from.get("format"), FORMAT["format"]
         if version != expected:
-            raise InputError(
-                f"{path}: an index of format {version!r}, expected {expected}; build it anew"
-            )
+            wrong = f"an index of format {version!r}, expected {expected}"
+            raise InputError(f"{path}: {wrong}; build it anew")
         self._table, self._matrix = (
             _read(path / name, lambda file: np.load(file, mmap_mode="r", allow_pickle=False))
             for name in (TABLE_FILE, EMBEDDINGS_FILE)

@@ -75,8 +75,7 @@ class SearchOptions(CalibratedOptions):
     rerank_top: int = option(100, "With `reranker`: texts to find and then re-order.", minimum=1)
     cosine_weight: float = option(
         0.0,
-        "With `reranker`: order by its score plus this times the cosine. One that has seen few "
-        "dialogues needs the cosine's help: 4 to 32.",
+        "With `reranker`: order by its score plus this times the cosine; calibrate finds it.",
         minimum=0.0,
     )
     output: str = option(
@@ -167,10 +166,8 @@ def load_first_stage(options: ModelOptions, find: str) -> SentenceEncoder:
     """The encoder that options name; InputError if it has no heads to find responses by."""
     encoder = SentenceEncoder.from_options(options)
     if find == "responses" and not encoder.heads:
-        raise InputError(
-            f"`find`=responses: {options.model} has no projection heads; expected the run of a "
-            "training with `projection_dim`"
-        )
+        expected = "expected the run of a training with `projection_dim`"
+        raise InputError(f"`find`=responses: {options.model} has no projection heads; {expected}")
     return encoder
 
 

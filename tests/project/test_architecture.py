@@ -64,7 +64,7 @@ BUDGETS = {
     "matching": 623,
     "reading": 661,
     "reranker": 421,
-    "search": 901,
+    "search": 899,
     "serving": 489,
     "sets": 474,
     "spark": 353,

@@ -14,6 +14,7 @@ from dcse_tf.cli.commands import main
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.response_selection import make_samples, read_dialogues
 from dcse_tf.reranker.reranker import Reranker
+from dcse_tf.search.calibrate import fit_weight
 from dcse_tf.search.calibration import Calibration
 
 
@@ -34,6 +35,16 @@ def test_wrong_answers_are_given_at_no_higher_a_rate(rate):
     least = [Calibration({}, 0.0, sorted(row[:-1])).threshold(rate) for row in scores]
     real = 100 * np.mean(scores[:, -1] > least)
     assert rate - 100 / 61 - 1 < real < rate + 0.7
+
+
+def test_a_weight_is_that_which_the_true_responses_were_drawn_with():
+    """Drawn by 10 cosine + score / 2, it is 20; large if scores, small if cosines say nothing."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(3.0, [0.1, 2.0], [20_000, 10, 2])  # cosines and scores
+    for shares, least, most in (((10, 0.5), 19, 21), ((10, 0), 200, 1e5), ((0, 0.5), 0, 1)):
+        drawn = np.argsort(-(rows @ shares + rng.gumbel(size=[20_000, 10])), axis=1)  # first
+        assert least <= fit_weight(np.take_along_axis(rows, drawn[..., None], axis=1)) <= most
+    assert fit_weight(np.zeros([30, 10, 2])) == 1.0
 
 
 @pytest.fixture(scope="module")
