@@ -30,6 +30,7 @@ _TOKENIZER_FILES = (*VOCABULARY_FILES, _TOKENIZER_SETTINGS, "merges.txt")
 # Besides the tokenizer and the weights, what an encoder consists of.
 _OWN_FILES = (RERANKER_FILE, MATCHER_FILE, MATCHING_FILE)
 _FURTHER_FILES = ("config.json", *_OWN_FILES, ATTENTION_FILE, HEADS_FILE, LENGTH_FILE, "baseline*")
+_EXPORTS = {"model.onnx": "an ONNX export", "saved_model.pb": "a SavedModel"}
 _WEIGHT_FILE = "model*.safetensors"
 _NO_LIMIT = 10**6  # transformers writes 10^30 where there is none
 # HuggingFace's names for GELU computed with erf and for its tanh approximation.
@@ -57,15 +58,17 @@ def resolve_checkpoint(name: str, flag: str, weights: bool = True) -> pathlib.Pa
     else:
         folders = [pathlib.Path(name) / ENCODER_FOLDER, pathlib.Path(name)]
     for folder in map(find_transformer, folders):
-        if any((folder / mark).is_file() for mark in marks) and (
-            not weights or any(folder.glob("*.safetensors"))
-        ):
+        marked = any((folder / mark).is_file() for mark in marks)
+        if marked and (not weights or any(folder.glob("*.safetensors"))):
             return folder
 
     is_path = name.startswith(("package:", ".", "/")) or name.count("/") > 1
     if is_path or pathlib.Path(name).exists():
         wanted = "config.json and *.safetensors" if weights else " or ".join(VOCABULARY_FILES)
         told = f"or a run directory with a trained one in {ENCODER_FOLDER}/"
+        for mark, export in _EXPORTS.items():
+            if (pathlib.Path(name) / mark).is_file():
+                told += f"; this is {export}: give the run or checkpoint that it was made of"
         raise InputError(f"`{flag}`={name}: expected a checkpoint folder with {wanted}, {told}")
     files = [*_TOKENIZER_FILES, *((*_FURTHER_FILES, _WEIGHT_FILE) if weights else ())]
     # A sentence-transformers model on the hub may have its transformer in a folder such as 0_BERT.
@@ -145,8 +148,7 @@ def read_config(folder: pathlib.Path) -> dict[str, Any]:
         size = config.get(key)
         if type(size) is not int or not 1 <= size < 2**31:
             found = f", found {size!r:.40}" if key in config else ""
-            wanted = f"the configuration of a BERT, with {key} of 1 or more{found}"
-            raise InputError(f"{path}: expected {wanted}")
+            raise InputError(f"{path}: expected a BERT's settings, {key} of 1 or more{found}")
     if config["hidden_size"] % config["num_attention_heads"]:
         raise InputError(f"{path}: hidden_size is not divisible by num_attention_heads")
     epsilon = config["layer_norm_eps"]

@@ -83,8 +83,7 @@ def read_modules(transformer: pathlib.Path, dim: int) -> SentenceModules:
         raise InputError(f"{where}: pooling by {found}; only mean or cls can be computed here")
     if config.get("include_prompt") is False:
         raise InputError(f"{where}: include_prompt is false; here a prefix is pooled as texts are")
-    maps: list[AffineMap] = []
-    unit = False
+    maps, unit = list[AffineMap](), False
     for name, folder in ((name, path.parent / place) for name, place in modules[1:]):
         config = read_json_object(folder / _CONFIG_FILE, optional=name == "Normalize")
         places = (config.get(f"module_{side}_name") for side in ("input", "output"))

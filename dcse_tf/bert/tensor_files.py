@@ -36,8 +36,7 @@ def read_tensor_file(path: pathlib.Path, finite: bool = True) -> dict[str, np.nd
 
 def require_finite(value: np.ndarray, name: str, source: str) -> None:
     """Raises InputError for an array with NaN or infinity, which would make every result NaN."""
-    broken = value.size - np.count_nonzero(np.isfinite(value))
-    if broken:
+    if broken := value.size - np.count_nonzero(np.isfinite(value)):
         raise InputError(
             f"{source}: {name} holds {broken} numbers that are not finite, of {value.size}; "
             "expected the weights of a training that did not diverge"

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jinja2
 import numpy as np
 
+from dcse_tf.data.dialogue import make_splitter
 from dcse_tf.discovery.clustering import place_in_plane
 from dcse_tf.discovery.clusters import CENTRES_FILE, CLUSTERS_FILE, RECORD_FILE, Followed
 from dcse_tf.evaluation.retrieval import write_retrieval_set
@@ -41,16 +42,14 @@ class Found(NamedTuple):
     answers: list[list[dict[str, Any]]]  # typical ones of each cluster
 
 
-def describe_clusters(
-    found: Found, followed: Followed, split_words: Callable[[str], list[str]]
-) -> list[dict[str, Any]]:
+def describe_clusters(found: Found, followed: Followed) -> list[dict[str, Any]]:
     """The lines of clusters.jsonl, one a cluster, the largest first."""
     numbers, turns = followed.ids, int(found.counts.sum())
     order = np.lexsort([-found.similarity, found.labels])
     ends = np.searchsorted(found.labels[order], np.arange(len(numbers) + 1))
     members = [order[begin:end] for begin, end in itertools.pairwise(ends)]
     texts = [[found.texts[place] for place in each[:_NEAREST]] for each in members]
-    words = _find_words(texts, split_words)
+    words = _find_words(texts, make_splitter("auto"))
     of_turns = found.labels[found.turn_texts]
     pairs = np.unique(np.stack([of_turns, found.sessions]), axis=1)
     sessions = np.bincount(pairs[0], minlength=len(numbers))
@@ -115,11 +114,7 @@ def choose_typical(
 
 
 def write_report(
-    folder: pathlib.Path,
-    found: Found,
-    records: Sequence[dict[str, Any]],
-    summary: dict[str, Any],
-    split_words: Callable[[str], list[str]],
+    folder: pathlib.Path, found: Found, records: Sequence[dict[str, Any]], summary: dict[str, Any]
 ) -> None:
     """Writes the files of a report. Its retrieval set has a balanced part of the texts, labelled by
     the clusters, "ID NAME"; there is none if fewer than two clusters have two texts.
@@ -132,7 +127,8 @@ def write_report(
     labelled = [(text, names[label]) for text, label in zip(found.texts, found.labels, strict=True)]
     drawn, _ = sample_balanced(labelled, _SENTENCES, seed=0, min_label_sentences=2)
     if len({label for _, label in drawn}) > 1:
-        write_retrieval_set(folder / "retrieval.txt", build_retrieval_set(drawn, split_words)[0])
+        sentences, _ = build_retrieval_set(drawn, make_splitter("auto"))
+        write_retrieval_set(folder / "retrieval.txt", sentences)
 
     circles = [
         {"x": float(x), "y": float(y), **record}

@@ -59,7 +59,10 @@ class Clusters:
 
         Raises:
             InputError: the folder is no report, or the encoder is another than the report's.
+            TypeError: the encoder is a name.
         """
+        if not isinstance(encoder, SentenceEncoder | None):
+            raise TypeError("expected an encoder; SentenceEncoder.load takes the name of a model")
         path = pathlib.Path(folder).expanduser()
         record = read_json_object(path / RECORD_FILE, "a report of discover")
         with name_input(f"{path}: not a report of discover", UNREADABLE_ARRAY):

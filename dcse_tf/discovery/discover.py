@@ -118,7 +118,7 @@ def discover(config: DiscoverOptions) -> list[dict[str, Any]]:
             answers=_find_answers(encoder, turns, chosen, labels[places]),
         )
         followed = follow(previous, rows, counts, labels)
-        records = describe_clusters(found, followed, make_splitter("auto"))
+        records = describe_clusters(found, followed)
         summary = {
             "model": encoder.fingerprint(),
             "role": role,
@@ -132,7 +132,7 @@ def discover(config: DiscoverOptions) -> list[dict[str, Any]]:
             "next_id": followed.next_id,
             "settings": config.to_dict(),
         }
-        write_report(folder, found, records, summary, make_splitter("auto"))
+        write_report(folder, found, records, summary)
         _write_turns(folder / "turns.tsv", turns, chosen, found, followed.ids)
     return records
 

@@ -74,9 +74,8 @@ def report(model, tmp_path_factory):
 
 def test_requests_are_counted_and_answered(report):
     folder, found = report
-    assert {name: found[name]["turns"] for name in found} == COUNTS
+    assert [(name, found[name]["turns"]) for name in found] == list(COUNTS.items())
     assert [record["id"] for record in found.values()] == [1, 2, 3]  # the largest first
-    assert list(found) == ["refund", "parcel", "invoice"]
     for thing, record in found.items():
         assert record["texts"] == len(VERBS)
         assert record["sessions"] == COUNTS[thing]
@@ -116,10 +115,11 @@ def test_new_texts_are_labelled_or_not(report, model):
     labels = clusters.predict(texts)
     assert [label.cluster for label in labels] == [2, None, 1]
     assert labels[0].name.startswith("parcel")
-    for label, text in zip(labels, texts, strict=True):
-        (row,) = dcse_tf.SentenceEncoder.load(model).encode([text], normalize_embeddings=True)
-        centres = np.load(report[0] / "centres.npy")
-        assert label.similarity == pytest.approx((centres @ row).max(), abs=1e-6)
+    rows = dcse_tf.SentenceEncoder.load(model).encode(texts, normalize_embeddings=True)
+    nearest = (rows @ np.load(report[0] / "centres.npy").T).max(axis=1)
+    np.testing.assert_allclose([label.similarity for label in labels], nearest, atol=1e-6)
+    with pytest.raises(TypeError, match=r"SentenceEncoder\.load takes the name"):
+        dcse_tf.Clusters.load(report[0], str(model))
 
 
 def test_the_same_input_gives_the_same_bytes(report, model, tmp_path):
@@ -130,8 +130,7 @@ def test_the_same_input_gives_the_same_bytes(report, model, tmp_path):
 
 
 def test_all_turns(model, tmp_path):
-    flags = ("--turns=all", "--clusters=4")
-    _, found = discover(model, tmp_path, make_dialogues(COUNTS), *flags)
+    _, found = discover(model, tmp_path, make_dialogues(COUNTS), "--turns=all", "--clusters=4")
     assert {name: record["turns"] for name, record in found.items()} == COUNTS | {"thanks": 75}
     assert found["thanks"]["answers"] == []
 
@@ -141,8 +140,7 @@ def test_the_turns_around_tell_what_is_meant(model, tmp_path):
     dialogues = make_dialogues(COUNTS, {thing: f"the {thing}" for thing in THINGS})
     for number, dialogue in enumerate(dialogues):
         dialogue["turns"][2]["text"] = f"I want my {dialogue['turns'][3]['text'][-2:]}{number}"
-    flags = ("--context_share=1", "--clusters=3")
-    _, found = discover(model, tmp_path, dialogues, *flags, output="with")
+    _, found = discover(model, tmp_path, dialogues, "--context_share=1", "--clusters=3")
     assert sorted(record["turns"] for record in found.values()) == [20, 25, 30]
     assert all(len(record["answers"]) == 1 for record in found.values())
 
