@@ -11,17 +11,16 @@ import importlib
 import logging
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dcse_tf import progress
-from dcse_tf.arguments import load, read_flags
+from dcse_tf.arguments import T, load, read_flags
 from dcse_tf.baselines.registry import FitBaselineOptions
 from dcse_tf.data.corpus import PrepareOptions
 from dcse_tf.discovery.discover import DiscoverOptions
 from dcse_tf.errors import name_missing_tensorflow
 from dcse_tf.evaluation.evaluate import EvaluateOptions
 from dcse_tf.exporting.export_formats import ExportOptions
-from dcse_tf.options import Options
 from dcse_tf.search.embed_file import EmbedOptions
 from dcse_tf.tasks.train_options import TrainOptions
 from dcse_tf.training.merge import MergeOptions
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from dcse_tf.data.manifest import Manifest
     from dcse_tf.evaluation.report import Result
     from dcse_tf.training.hooks import Outcome
-
-T = TypeVar("T", bound=Options)
 
 
 def make_options(

@@ -65,9 +65,8 @@ def require(name: str, extra: str, why: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        package = name.partition(".")[0]
-        remedy = f"pip install {PACKAGES[extra]}"
-        raise InputError(f"{why} needs {package} ({error}): {remedy}") from error
+        needed = f"{name.partition('.')[0]} ({error}): pip install {PACKAGES[extra]}"
+        raise InputError(f"{why} needs {needed}") from error
 
 
 @contextlib.contextmanager

@@ -18,6 +18,8 @@ import typing
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, ClassVar, Literal, NoReturn, Self
 
+import numpy as np
+
 from dcse_tf.errors import InputError, name_input
 from dcse_tf.input_files import is_encodable, read_json_object, resolve_inputs
 
@@ -73,15 +75,9 @@ def option(
 
 @functools.cache
 def load_plugins() -> None:
-    """Loads the entry points of the group dcse_tf.plugins, once per process.
-
-    An entry point is a module that registers something when it is imported, or a function without
-    arguments that does so when it is called. In the plug-in's pyproject.toml:
-
-        [project.entry-points."dcse_tf.plugins"]
-        my_tasks = "my_package.tasks"
-
-    Raises InputError if a plug-in cannot be loaded.
+    """Loads the entry points of the group dcse_tf.plugins, once per process: modules, or functions
+    without arguments, that register something, see docs/extending.md. Raises InputError if one
+    cannot be loaded.
     """
     for point in importlib.metadata.entry_points(group="dcse_tf.plugins"):
         try:
@@ -94,6 +90,12 @@ def load_plugins() -> None:
                 f"plug-in {point.name} ({point.value}) cannot be loaded: {error!r}; repair or "
                 "uninstall it"
             ) from error
+
+
+def is_edited(new: Any, old: Any) -> bool:
+    """Whether two functions or classes have one module and name, as if a notebook's cell reran."""
+    names = [(getattr(x, "__module__", ""), getattr(x, "__qualname__", id(x))) for x in (new, old)]
+    return names[0] == names[1]
 
 
 @typing.dataclass_transform(frozen_default=True)
@@ -205,9 +207,8 @@ class Options:
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Builds a configuration; of a class that stands for several, the one that is chosen.
 
-        The values, by option, are texts of flags, or values of Python, NumPy or JSON. An option for
-        several files, names or numbers takes one or an iterable. Raises OptionError if an option is
-        unknown or has an invalid value.
+        Values are texts of flags, or of Python, NumPy or JSON; for several, one or an iterable, or
+        a dict for NAME:VALUE. Raises OptionError for unknown options and for invalid values.
         """
         if chooser := cls.choice()[0]:
             chosen: Any = cls.choose(values.get(chooser))
@@ -259,18 +260,21 @@ class Options:
 def _convert(value: Any, kind: Any, rules: Mapping[str, Any]) -> Any:
     """The value as the type of its option, if it can be; otherwise of any other type."""
     expand = os.path.expanduser if rules["path"] else str
+    value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, str | os.PathLike):
         value = expand(os.fspath(value))
     if value is None or (isinstance(value, str) and value in rules["words"]):
         return rules["words"].get(value)
     if kind is tuple:
+        if isinstance(value, Mapping):
+            value = [f"{name}:{given}" for name, given in value.items()]
         # Numbers are texts here, as the command line has them: a list of shares is of texts.
         allowed = (str, os.PathLike) if rules["path"] else (str, os.PathLike, numbers.Real)
         value = [value] if isinstance(value, str) or not isinstance(value, Iterable) else [*value]
         return tuple(map(expand, value)) if all(isinstance(v, allowed) for v in value) else value
     if kind is bool and isinstance(value, str):
         return {"true": True, "1": True, "false": False, "0": False}.get(value.lower(), value)
-    # NumPy's numbers are accepted. A bool is an int in Python, but not a valid number here.
+    # A bool is an int in Python, but not a valid number here.
     if isinstance(value, _NUMBERS.get(kind, ())) and not isinstance(value, bool):
         with contextlib.suppress(ValueError):
             return kind(value)

@@ -128,11 +128,16 @@ def printed_examples() -> Iterator[types.ModuleType]:
 
     registries = (BASELINES, EXPORTS, FORMATS, TASKS)
     before = [dict(entries) for entries in registries]
-    page = pathlib.Path(__file__).parents[1] / "docs/extending.md"
+    page = (pathlib.Path(__file__).parents[1] / "docs/extending.md").read_text()
     printed = types.ModuleType("printed")
-    for example in re.findall(r"(?ms)^```python\n(.*?)^```$", page.read_text()):
-        exec(example, alone := {"__name__": "printed"})  # each is a file of its own
-        vars(printed).update(alone)
+
+    def run(text: str) -> None:
+        for example in re.findall(r"(?ms)^```python\n(.*?)^```$", text):
+            exec(example, alone := {"__name__": "printed"})  # each is a file of its own
+            vars(printed).update(alone)
+
+    run(page)
+    vars(printed).update(page=page, run=run)
     yield printed
     for registry, entries in zip(registries, before, strict=True):
         registry.clear()

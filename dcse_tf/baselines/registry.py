@@ -12,7 +12,7 @@ from dcse_tf.bert.tensor_files import read_tensor_file, write_tensor_file
 from dcse_tf.errors import InputError
 from dcse_tf.files import write_json
 from dcse_tf.input_files import read_json_object
-from dcse_tf.options import Options, load_plugins, option
+from dcse_tf.options import Options, is_edited, load_plugins, option
 
 _DESCRIPTION_FILE, _TENSORS_FILE = "baseline.json", "baseline.safetensors"
 
@@ -96,10 +96,10 @@ BASELINES: dict[str, BaselineSpec] = {}
 
 
 def register_baseline(spec: BaselineSpec) -> None:
-    """Registers a baseline for `fit_baseline` and for all jobs that load an encoder; raises
-    ValueError if there is one of this name already.
+    """Registers a baseline for `fit_baseline` and for all jobs that load an encoder, again if its
+    `fit` was edited; raises ValueError if another has its name.
     """
-    if not spec.name or spec.name in BASELINES:
+    if not spec.name or not is_edited(spec.fit, BASELINES.get(spec.name, spec).fit):
         raise ValueError(f"baseline {spec.name!r}: expected a name that no other has")
     BASELINES[spec.name] = spec
 

@@ -11,7 +11,7 @@ from typing import Any
 from dcse_tf.arguments import load
 from dcse_tf.bert.encoder_options import EncoderOptions
 from dcse_tf.errors import require
-from dcse_tf.options import OptionError, option
+from dcse_tf.options import OptionError, is_edited, option
 
 Facts = dict[str, str]  # for the model card, by name
 Write = Callable[[pathlib.Path, Any, Any], Facts]  # see `register_export`
@@ -56,17 +56,17 @@ def register_export(
         card: the name of the model card's file.
 
     Raises:
-        ValueError: there is a format of this name already.
+        ValueError: there is another format of this name, and no earlier version of this one.
     """
-    if not name or name in FORMATS:
+    entry = types.SimpleNamespace(**locals())
+    functions = [x.write_encoder or x.write_reranker for x in (entry, FORMATS.get(name, entry))]
+    if not name or not is_edited(*functions):
         raise ValueError(f"format {name!r}: expected a name that no other has")
-    FORMATS[name] = types.SimpleNamespace(**locals())
+    FORMATS[name] = entry
 
 
 def _later(module: str, name: str, *needed: str) -> Write:
-    """A function of a module of this room, which is imported when it is called, as are packages of
-    the extra "onnx" that it needs.
-    """
+    """A function of this room; its module and the packages of "onnx" are imported when called."""
 
     def write(*arguments: Any) -> Facts:
         for package in needed:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from dcse_tf.bert.sentence_modules import SentenceModules
-from dcse_tf.options import Options
+from dcse_tf.options import Options, is_edited
 from dcse_tf.reading.reranker_files import RerankerSettings
 
 if TYPE_CHECKING:
@@ -162,13 +162,14 @@ T = TypeVar("T", bound=type["TrainOptions"])
 def register_task(task: T) -> T:
     """Registers a task under its name, also for the command line; a decorator of its class.
 
-    docs/extending.md has a complete example.
+    docs/extending.md has a complete example. An edited class replaces the earlier one, and then has
+    no terms of `register_term`.
 
     Raises:
-        ValueError: a task of this name exists.
+        ValueError: another task has this name.
     """
     name: Any = task.fields()["task"].default
-    if not name or name in TASKS:
+    if not name or not is_edited(task, TASKS.get(name, task)):
         raise ValueError(f"task {name!r}: expected a name that no other has")
     TASKS[name] = task
     return task
@@ -180,20 +181,24 @@ def register_term(term: type[Term], tasks: Sequence[str]) -> None:
     docs/extending.md has a complete example.
 
     Args:
-        term: the term.
+        term: the term; it replaces an earlier version of itself, of the same module and name.
         tasks: names of the tasks.
 
     Raises:
-        ValueError: a task is unknown or has such a term, or the term has no name.
+        ValueError: a task is unknown or has another such term, or the term has no name.
     """
     for name in tasks:
         if name not in TASKS:
             raise ValueError(f"{name!r}: expected one of the tasks {', '.join(TASKS)}")
-        if not term.name or term.name in {other.name for other in TASKS[name].further_terms}:
+        known = {other.name: other for other in TASKS[name].further_terms}
+        if not term.name or not is_edited(term, known.get(term.name, term)):
             raise ValueError(f"term {term.name!r} of {name}: expected a name that no other has")
     for name in tasks:
-        own: Any = TASKS[name]
-        bases = (own,) if issubclass(own, term.options) else (term.options, own)
-        names = {"__module__": own.__module__, "further_terms": (*own.further_terms, term)}
-        # A class of the same name with the options of both.
-        TASKS[name] = type(own.__name__, bases, names)
+        # A class of the task's module and name, with the options of all its terms.
+        plain: Any = vars(TASKS[name]).get("plain", TASKS[name])
+        terms = {other.name: other for other in (*TASKS[name].further_terms, term)}.values()
+        own, names = plain, {x: getattr(plain, x) for x in ("__module__", "__qualname__")}
+        names |= {"plain": plain, "further_terms": tuple(terms)}
+        for each in terms:
+            bases = (own,) if issubclass(own, each.options) else (each.options, own)
+            own = TASKS[name] = type(own.__name__, bases, names)

@@ -45,6 +45,7 @@ def test_a_path_is_taken_where_one_file_is_meant(monkeypatch):
 def test_numbers_may_be_numpy_s_and_words():
     options = train_options(steps=np.int64(7), learning_rate=1, dropout=np.float32(0.25))
     assert (options.steps, options.learning_rate, options.dropout) == (7, 1.0, 0.25)
+    assert train_options(deterministic=np.True_).deterministic is True
     assert [type(v) for v in (options.steps, options.learning_rate)] == [int, float]
     assert train_options(negatives="all").negatives == 0  # as the command line has it
 

@@ -333,7 +333,7 @@ def test_a_registered_format_is_an_option(tmp_path, monkeypatch):
     found = [spell(each.turns) for each in read_raw_sessions(options, bad_lines)]
     assert (found, bad_lines.count) == ([["a: hi", "b: ho"], ["a: 在吗", "b: 在的"]], 1)
     with pytest.raises(ValueError, match="'pairs'"):
-        register_format("pairs", read_pairs, help="again")
+        register_format("pairs", read_lines, help="again")
 
 
 @pytest.mark.parametrize("session", [

@@ -174,7 +174,7 @@ def test_parquet_with_a_turn_a_row(tmp_path):
 def test_parquet_with_a_session_a_row(tmp_path):
     turns = [[{"role": "a", "text": "hi", "intents": None}, {"role": "b", "text": "ho"}], []]
     path = write_parquet(tmp_path / "a.parquet", {"session_id": [1, 2], "said": turns})
-    found = read(path, format="messages", columns=("turns:said",))
+    found = read(path, format="messages", columns={"turns": "said"})
     assert found == ({"1": [("a", "hi"), ("b", "ho")], "2": []}, 0)
 
 

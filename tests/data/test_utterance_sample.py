@@ -1,6 +1,7 @@
 import lettered_corpus
 import numpy as np
 import pytest
+from written_dialogues import json_lines
 
 from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.records import sample_utterances
@@ -62,14 +63,10 @@ def test_repeated_utterances_count_once(data_dir_of_dialogues):
 
 @pytest.fixture(scope="module")
 def data_dir_of_dialogues(tmp_path_factory):
-    """Twenty sessions of two turns that all say one of the same three things."""
-    folder = tmp_path_factory.mktemp("repeats") / "c"
-    folder.mkdir()
-    path = lettered_corpus.write_sessions(folder / "one.jsonl", [2] * 20)
-    text = path.read_text()
-    for session in range(20):
-        text = text.replace(f'"s{session} t0"', '"s0 t0"').replace(f'"s{session} t1"', '"s1 t1"')
-    path.write_text(text)
+    """Twenty sessions of two turns that all say the same."""
+    folder = tmp_path_factory.mktemp("repeats")
+    path = folder / "one.jsonl"
+    path.write_text(json_lines({f"{n}": [("a", "s0 t0"), ("b", "s1 t1")] for n in range(20)}))
     lettered_corpus.prepare_sessions(folder, [2] * 20, input=(str(path),))
     return folder / "data"
 

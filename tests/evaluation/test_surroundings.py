@@ -11,15 +11,9 @@ TOPICS = ("table", "train")
 
 
 def make_sessions(count=15):
+    said = ("agent", "{0} before"), ("customer", "asked in {0} {1}"), ("agent", "{0} after")
     return [
-        Session(
-            f"{topic}-{number}",
-            (
-                Utterance("agent", f"{topic} before"),
-                Utterance("customer", f"asked in {topic} {number}"),
-                Utterance("agent", f"{topic} after"),
-            ),
-        )
+        Session(f"{topic}-{number}", tuple(Utterance(x, y.format(topic, number)) for x, y in said))
         for number in range(count)
         for topic in TOPICS
     ]
@@ -27,13 +21,8 @@ def make_sessions(count=15):
 
 def encode(texts):
     """A topic's axis for turns around; nothing of it for the turn itself."""
-    return np.array(
-        [
-            [text.startswith("table"), text.startswith("train"), text.startswith("a")]
-            for text in texts
-        ],
-        np.float32,
-    )
+    starts = *TOPICS, "a"
+    return np.array([[text.startswith(start) for start in starts] for text in texts], np.float32)
 
 
 def list_positives(found):

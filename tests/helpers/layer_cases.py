@@ -151,12 +151,8 @@ def _attentive_layer(kind: str, dtype="float32", **kwargs) -> keras.layers.Layer
 
 def _attentive_expected(kind: str, batch: Batch) -> np.ndarray:
     weights, released = attention_weights(kind), kind == "additive_attention"
-    return np.array(
-        [
-            [reference.weighted_turns(turns, weights, released) for turns in row]
-            for row in batch.refined
-        ]
-    )
+    weigh = functools.partial(reference.weighted_turns, weights=weights, released=released)
+    return np.array([list(map(weigh, row)) for row in batch.refined])
 
 
 def _attentive_case(kind: str) -> "Case":

@@ -9,8 +9,10 @@ from tiny_reranker import save_reranker
 from train_options import SMALL, make_options, read_scalars, rewind
 
 import dcse_tf
-from dcse_tf.baselines.registry import BaselineSpec
+from dcse_tf.baselines.registry import BASELINES, BaselineSpec
+from dcse_tf.data.formats import FORMATS
 from dcse_tf.exporting.export import write_model_card
+from dcse_tf.exporting.export_formats import FORMATS as EXPORTS
 from dcse_tf.exporting.export_formats import ExportOptions
 from dcse_tf.options import OptionError
 from dcse_tf.tasks import TASKS
@@ -84,20 +86,35 @@ def test_a_name_that_is_taken_is_refused(printed_examples):
     scaling = (printed_examples.ScalingOptions, printed_examples.fit)
     taken = BaselineSpec("flow", "", *scaling, make_layer=printed_examples.make_layer)
     size = printed_examples.Size
+    other, margin = (type("X", (x,), {}) for x in (size, printed_examples.MarginOptions))
     nameless = type("Other", (size,), {"name": ""})
     for register, arguments, said in (
-        (dcse_tf.register_task, [printed_examples.MarginOptions], "'margin'"),
+        (dcse_tf.register_task, [margin], "'margin'"),
+        (dcse_tf.register_format, ["chat_log", lambda path, lines: ()], "'chat_log'"),
         (dcse_tf.register_export, ["vectors", "again"], "'vectors'"),
         (dcse_tf.register_baseline, [taken], "'flow'"),
-        (dcse_tf.register_term, [size, ["simcse", "dialogue_cse"]], "that no other has"),
+        (dcse_tf.register_term, [other, ["simcse", "dialogue_cse"]], "that no other has"),
         (dcse_tf.register_term, [nameless, ["mlm"]], "that no other has"),
         (dcse_tf.register_term, [size, ["gpt"]], "expected one of the tasks"),
     ):
         with pytest.raises(ValueError, match=said):
             register(*arguments)
-    assert size not in TASKS["simcse"].further_terms
+    assert not TASKS["simcse"].further_terms
     with pytest.raises(ValueError, match="make_layer or make_encode"):
         BaselineSpec("x", "", *scaling)
+
+
+def test_what_a_cell_registered_is_replaced_when_it_runs_again_edited(printed_examples):
+    page = printed_examples.page.replace("option(0.2,", "option(0.3,").replace("(8,", "(9,")
+    for old in ("a line of dashes between", "the embedding of every token,", "even widths"):
+        page = page.replace(old, f"now {old}")
+    printed_examples.run(page)
+    for entry in (FORMATS["chat_log"], EXPORTS["vectors"], BASELINES["scaling"]):
+        assert "now " in entry.help
+    for task in OF_TASK:
+        assert TASKS[task].fields()["size_texts"].default == 9
+        assert TASKS[task].further_terms == (printed_examples.Size,)
+    assert TrainOptions.from_dict({**COMMON, "task": "margin"}).margin == 0.3
 
 
 OF_TASK = {

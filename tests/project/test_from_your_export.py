@@ -18,6 +18,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 PAGE = (ROOT / "docs/from_your_export.md").read_text(encoding="utf-8")
 EXPORTS = ROOT / "tests/fixtures/exports"
 DAILY = [("a", "Is the shop open ?"), ("b", "Until six ."), ("a", "Then I must run !")]
+FISH = [("human", "Name a fish"), ("gpt", "The pike"), ("human", "Another"), ("gpt", "The perch")]
 EXPECTED = {
     "tickets.csv": {
         "12": [
@@ -31,14 +32,7 @@ EXPECTED = {
         "openai.jsonl-1": [("user", "What is in this picture?"), ("assistant", "A blue cup")],
         "openai.jsonl-2": [("user", "hi"), ("assistant", "hello")],
     },
-    "sharegpt.json": {
-        "q1": [
-            ("human", "Name a fish"),
-            ("gpt", "The pike"),
-            ("human", "Another"),
-            ("gpt", "The perch"),
-        ]
-    },
+    "sharegpt.json": {"q1": FISH},
     "dailydialog.jsonl": {"dailydialog.jsonl-1": DAILY},
     "zendesk.jsonl": {
         "501": [("9001", "My parcel is late"), ("42", "Which order is it?")],

@@ -181,11 +181,8 @@ def test_a_training_that_makes_the_encoder_worse_leaves_the_start_and_says_so(
 
     sts = tmp_path / "sts.txt"
     # The start, all of whose similarities differ, ranks them as their degrees say.
-    first, second = (
-        [(0, 0), (0, 0), (0, 1), (1, 0), (2, 0)],
-        [(0, 1), (1, 1), (2, 2), (2, 3), (2, 1)],
-    )
-    pairs = [*zip(first, second, strict=True)]
+    pairs = [((0, 0), (0, 1)), ((0, 0), (1, 1)), ((0, 1), (2, 2))]
+    pairs += [((1, 0), (2, 3)), ((2, 0), (2, 1))]
     tensors = read_tensors(corpus / "vocab")
     means = {
         turn: reference.mean_of_rows(reference.bert(turn_ids(*turn), tensors, HEADS, EPSILON))

@@ -14,6 +14,7 @@ from dcse_tf.data.dialogue import Utterance
 from dcse_tf.data.formats import candidates, published, reading
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines
+from dcse_tf.options import is_edited
 
 Reader = Callable[[pathlib.Path, BadLines], Iterator[tuple]]
 
@@ -40,23 +41,22 @@ CANDIDATE_FORMATS: dict[str, Format] = {}  # those of them that files of groups 
 
 def register_format(name: str, reader: Reader, *, help: str = "", **more: Any) -> None:
     """Adds a corpus format, which every option called `format` then accepts; ValueError if another
-    has its name.
+    has its name. A reader that was edited, of the same module and name, replaces the earlier one.
 
     Args:
         name: the value of the option.
         reader: see `Format`.
-        help: what the files are, in one line; by default the first paragraph of the reader's
-            docstring.
+        help: one line about the files, by default the first paragraph of the reader's docstring.
         **more: further attributes of `Format`, such as `has_intents=True`, which retrieval sets
             need. With `read_candidates`, the format also reads grouped candidates, and sessions
             with their negatives as the format NAME_candidates.
     """
-    if name in FORMATS:
+    if name in FORMATS and not is_edited(reader, FORMATS[name].read):
         raise ValueError(f"there is a corpus format {name!r} already")
     paragraph = (inspect.getdoc(reader) or "").partition("\n\n")[0]
     help = help or " ".join(paragraph.split()).removesuffix(".")
     if not reader.__module__.startswith("dcse_tf."):
-        reader = functools.partial(_check_sessions, reader, name)
+        reader = functools.update_wrapper(functools.partial(_check_sessions, reader, name), reader)
     FORMATS[name] = kind = Format(reader, help, **more)
     if kind.read_candidates:
         CANDIDATE_FORMATS[name] = kind

@@ -1,4 +1,1 @@
-"""The terms of the tasks' objectives, see `dcse_tf.tasks.spec.Term`.
-
-All but `contrast`, which tasks of plug-ins may extend, import TensorFlow.
-"""
+"""Terms of the tasks' objectives; all but `contrast`, which plug-ins extend, import TensorFlow."""

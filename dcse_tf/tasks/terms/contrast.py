@@ -74,22 +74,18 @@ class Contrast(Term):
         mask = rows["candidate_mask"]
         loss = NTXent(self.setup.options.temperature, dtype="float32")(values, mask)
         positive, negatives, real = values[:, 0], values[:, 1:], mask[:, 1:]
-        count = ops.sum(ops.cast(real, "float32"), axis=1)
+        count = ops.maximum(ops.sum(ops.cast(real, "float32"), axis=1), 1.0)
         hardest = ops.max(ops.where(real, negatives, -3e38), axis=1)
         return {
             "loss": loss,
             "accuracy": ops.cast(positive > hardest, "float32"),
             f"positive_{name}": positive,
-            f"negative_{name}": ops.sum(ops.where(real, negatives, 0.0), axis=1)
-            / ops.maximum(count, 1.0),
+            f"negative_{name}": ops.sum(ops.where(real, negatives, 0.0), axis=1) / count,
         }
 
 
 class ViewContrast(Contrast):
-    """Contrasts an utterance under another dropout with other utterances (Gao et al. 2021).
-
-    The similarity is the cosine.
-    """
+    """Contrasts, by cosine, an utterance under another dropout with others (Gao et al. 2021)."""
 
     def __init__(self, setup: Setup):
         super().__init__(setup, 1.0, "cosine")
