@@ -32,6 +32,7 @@ def masked_mean(inputs, is_real):
     return total / ops.maximum(count, ops.ones((), inputs.dtype))
 
 
+@keras.saving.register_keras_serializable("dcse_tf")
 class MaskedMeanPooling(keras.layers.Layer):
     """`masked_mean` (paper, 4.3; released code); zero without real entries."""
 
@@ -53,6 +54,7 @@ def unit(vectors):
     return vectors * inverse_root(ops.sum(vectors * vectors, axis=-1, keepdims=True))
 
 
+@keras.saving.register_keras_serializable("dcse_tf")
 class CosineSimilarity(keras.layers.Layer):
     """Cosine along the last axis; a zero vector has cosine 0 with everything.
 
@@ -66,6 +68,7 @@ class CosineSimilarity(keras.layers.Layer):
         return product * inverse_root(squares)
 
 
+@keras.saving.register_keras_serializable("dcse_tf")
 class MatchingGuidedEmbedding(keras.layers.Layer):
     """Refines candidate responses by their matching matrices with context utterances.
 
@@ -85,6 +88,7 @@ class MatchingGuidedEmbedding(keras.layers.Layer):
         return ops.einsum("bctij,bcjd->bctid", matching, candidates)
 
 
+@keras.saving.register_keras_serializable("dcse_tf")
 class TurnAttention(keras.layers.Layer):
     """Weights of the turns from their pooled refined embeddings (equations 5 and 6, I1).
 
@@ -132,6 +136,7 @@ class TurnAttention(keras.layers.Layer):
         return self.weigh(self.score(refined), turn_mask)
 
 
+@keras.saving.register_keras_serializable("dcse_tf")
 class TurnAggregation(keras.layers.Layer):
     """Averages refined embeddings over their tokens, then over the real turns (equation 7, I2), or
     sums the weighted turns (equation 5, I1).
@@ -144,6 +149,15 @@ class TurnAggregation(keras.layers.Layer):
     def __init__(self, attention=None, **kwargs):
         super().__init__(**kwargs)
         self.attention = attention
+
+    def get_config(self):
+        attention = keras.saving.serialize_keras_object(self.attention)
+        return {**super().get_config(), "attention": attention}
+
+    @classmethod
+    def from_config(cls, config):
+        attention = keras.saving.deserialize_keras_object(config["attention"])
+        return super().from_config({**config, "attention": attention})
 
     def call(self, refined, context_padding_mask, turn_mask):
         """The pooled R_tilde, float `[batch, candidates, dim]`, from R_hat, float `[batch,
@@ -158,6 +172,7 @@ class TurnAggregation(keras.layers.Layer):
         return ops.sum(turns * ops.expand_dims(self.attention(turns, turn_mask), -1), axis=-2)
 
 
+@keras.saving.register_keras_serializable("dcse_tf")
 class NTXent(keras.layers.Layer):
     """-log softmax of the positive's similarity among the candidates', each divided by the
     temperature (paper, equation 8).
@@ -190,14 +205,10 @@ def build_matching(dim: int, attention: TurnAttention | None = None) -> keras.Mo
             turn_mask: bool `[batch, turns]`, True = real turn;
         to the similarity of each context and candidate, float32 `[batch, candidates]`.
     """
-    shapes = {
-        "token_embeddings": ((None, dim), "float32"),
-        "padding_mask": ((None,), "bool"),
-        "context_index": ((None,), "int32"),
-        "turn_mask": ((None,), "bool"),
-        "candidate_index": ((None,), "int32"),
-    }
-    inputs = {x: keras.Input(shape, dtype=dtype, name=x) for x, (shape, dtype) in shapes.items()}
+    kinds = {"padding_mask": "bool", "turn_mask": "bool"}
+    kinds |= {"context_index": "int32", "candidate_index": "int32"}
+    inputs = {x: keras.Input((None,), dtype=kind, name=x) for x, kind in kinds.items()}
+    inputs["token_embeddings"] = keras.Input((None, dim), dtype="float32", name="token_embeddings")
     (context, context_mask), (candidates, candidate_mask) = (
         [ops.take(inputs[x], inputs[index], axis=0) for x in ("token_embeddings", "padding_mask")]
         for index in ("context_index", "candidate_index")
@@ -249,9 +260,7 @@ def write_matching(folder: pathlib.Path, form: MatchingForm) -> None:
 
 
 def read_matching(folder: pathlib.Path) -> MatchingForm:
-    """Reads the form from an encoder's folder; the mean of the turns without an attention. Raises
-    InputError if a file is damaged, or names a matching that was removed.
-    """
+    """Reads a form; InputError if a file is damaged, or names a matching that was removed."""
     path = folder / MATCHING_FILE
     if path.is_file() and (kind := read_json_object(path).get("kind")) != "paper":
         raise InputError(
@@ -262,10 +271,8 @@ def read_matching(folder: pathlib.Path) -> MatchingForm:
     if not path.is_file():
         return PAPER
     wrong = OSError, KeyError, ValueError, TypeError, safetensors.SafetensorError
-    with (
-        name_input(f"{path}: expected the weights of a turn attention", *wrong),
-        safetensors.safe_open(path, framework="numpy") as file,
-    ):
+    named = name_input(f"{path}: expected the weights of a turn attention", *wrong)
+    with named, safetensors.safe_open(path, framework="numpy") as file:
         settings = file.metadata()
         attention = build_turn_attention(settings["kind"], int(settings["dim"]), 0)
         for variable in attention.variables:

@@ -1,15 +1,11 @@
 """Heads on sentence embeddings, trained by some objectives; not in the paper.
 
-Projection heads move the contrast to a separate space. That a response follows a context does not
-make the two similar in meaning. With one head for contexts and one for responses, the encoder need
-not embed a question and its answer alike (Chen et al. 2020, "SimCLR"; Zhou et al. 2022, "DSE").
-These works discard the heads after training; here they are kept, see
-`dcse_tf.matching.head_files`, because responses are ranked best behind them.
+Projection heads, of contexts and of responses, move the contrast to a separate space: the encoder
+need not embed a question and its answer alike (Chen et al. 2020, "SimCLR"; Zhou et al. 2022,
+"DSE"). They are kept after training, see `dcse_tf.matching.head_files`, to rank responses.
 
-Prediction heads predict the turns around an utterance from the utterance alone. Its embedding must
-contain what they predict: which question it answers, and what follows from it (compare Kiros et al.
-2015, "Skip-Thought Vectors"). Unlike a contrast of an utterance with its context, this does not
-make the two similar. These heads are discarded.
+Prediction heads predict the turns around an utterance from its embedding, which must tell what it
+answers and what follows (compare Kiros et al. 2015, "Skip-Thought Vectors"). They are discarded.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,4 @@
-"""The similarities of all contexts and utterances of a table, exact but cheaper to compute, and the
-network of the Siamese baselines, which scores pairs of embeddings.
-"""
+"""Similarities of all contexts and utterances of a table, and the Siamese baselines' network."""
 
 from collections.abc import Sequence
 
@@ -19,10 +17,9 @@ class GramSimilarity(keras.layers.Layer):
 
         similarity = c G . r / (|c G| |r|),
 
-    which needs only inner products. Neither M nor R_hat is computed: a pair costs tokens^2, where
-    the equations' layers cost turns x tokens^2 x 4 dim, and memory grows as contexts x tokens of
-    the table. Utterances that are no candidate of a row are scored too, which costs less than a
-    hundredth of encoding them.
+    which needs neither M nor R_hat: a pair costs tokens^2, the equations' layers turns x tokens^2 x
+    4 dim, and memory grows as contexts x tokens. Utterances that are no candidate of a row are
+    scored too, which costs less than a hundredth of encoding them.
 
     With attention (equations 5 and 6), c is the sum of the weighted ubar_i. The pooled refined
     embedding of a turn u and a response, ubar G / sqrt(d), depends only on the two texts, so the
@@ -132,8 +129,7 @@ class PairScore(keras.layers.Layer):
         from_context = ops.matmul(context, self.context_kernel) + self.bias
         from_sentence = ops.matmul(sentences, self.candidate_kernel)
         # Passed as arguments, because `remat` does not track what a function closes over.
-        kernels = (ops.convert_to_tensor(self.difference_kernel),
-                   ops.convert_to_tensor(self.output_kernel))  # fmt: skip
+        kernels = map(ops.convert_to_tensor, (self.difference_kernel, self.output_kernel))
         table = (sentences, from_sentence, *kernels)
         if not self.by_row:
             return _score(candidate_index, context, from_context, *table) + self.output_bias

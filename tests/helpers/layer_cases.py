@@ -156,12 +156,8 @@ def _attentive_expected(kind: str, batch: Batch) -> np.ndarray:
 
 
 def _attentive_case(kind: str) -> "Case":
-    return Case(
-        kind,
-        functools.partial(_attentive_layer, kind),
-        _aggregation_inputs,
-        functools.partial(_attentive_expected, kind),
-    )
+    layer, expected = (functools.partial(f, kind) for f in (_attentive_layer, _attentive_expected))
+    return Case(kind, layer, _aggregation_inputs, expected)
 
 
 def _cosine_inputs(batch: Batch, padding: Padding) -> Arrays:

@@ -55,13 +55,16 @@ def test_extra_padding_never_changes_a_result(case):
 
 
 @EVERY_CASE
-def test_works_in_a_functional_model_and_in_a_graph(case):
+def test_works_in_a_functional_model_in_a_graph_and_saved(case, tmp_path):
     arrays = _tensors(case.inputs(make_batch(), Padding()))
     # Only the width is fixed; batch, turns and tokens are not known when the model is built.
     keep = {DIM: DIM}
     inputs = [keras.Input([keep.get(n) for n in a.shape[1:]], dtype=a.dtype.name) for a in arrays]
     model = keras.Model(inputs, case.build(name="layer")(*inputs))
     output = tf.function(model)(arrays)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(loaded(arrays), model(arrays))
     np.testing.assert_allclose(output, case.expected(make_batch()), rtol=1e-5, atol=1e-5)
     fixed = [keras.Input(batch_shape=a.shape, dtype=a.dtype.name) for a in arrays]
     assert tuple(case.build()(*fixed).shape) == tuple(output.shape)

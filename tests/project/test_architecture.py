@@ -61,7 +61,7 @@ BUDGETS = {
     "evaluation": 1396,
     "exporting": 1466,
     "inspecting": 391,
-    "matching": 623,
+    "matching": 622,
     "reading": 661,
     "reranker": 421,
     "search": 899,
@@ -70,7 +70,7 @@ BUDGETS = {
     "spark": 353,
     "tasks": 1891,
     "training": 1559,
-    "tests": 17880,
+    "tests": 17879,
     "experiments": 2980,
     "docs": 2197,
 }
