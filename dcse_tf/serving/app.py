@@ -8,7 +8,7 @@ import hmac
 import math
 import pathlib
 import uuid
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 import fastapi
@@ -30,54 +30,45 @@ from dcse_tf.search.searcher import split_turns
 from dcse_tf.serving.serve import ServeOptions
 
 # Kinds of work. EMBED: a text to (embedding, tokens, whether it was truncated). RERANK: (turns of a
-# context, response) to the re-ranker's logit.
+# context, [response]) to the re-ranker's logit.
 EMBED, RERANK = "embed", "rerank"
-_BYTES_PER_TOKEN = 4
 _OPEN = "/health"  # for monitoring, which needs no key
-_TOKEN_IDS = (
-    "expected texts, found token ids, which another tokenizer made; LangChain's OpenAIEmbeddings "
-    "sends texts with check_embedding_ctx_length=False"
-)
-
-
-def _check_text(text: str) -> str:
-    text.encode()  # half of a surrogate pair is a UnicodeEncodeError, which is a ValueError
-    return text
 
 
 def _read_texts(value: Any) -> Any:
     """A list from a string or a list; token ids get a message of their own."""
     values = [value] if isinstance(value, str) else value
     if isinstance(values, list) and any(isinstance(each, int | list) for each in values[:1]):
-        raise ValueError(_TOKEN_IDS)
+        raise ValueError(
+            "expected texts, found token ids, which another tokenizer made; LangChain's "
+            "OpenAIEmbeddings sends texts with check_embedding_ctx_length=False"
+        )
     return values
 
 
-Text = Annotated[str, pydantic.AfterValidator(_check_text)]
+# Encoding half of a surrogate pair is a UnicodeEncodeError, which is a ValueError.
+Text = Annotated[str, pydantic.AfterValidator(lambda text: text.encode().decode())]
 Texts = Annotated[list[Text], pydantic.BeforeValidator(_read_texts), pydantic.Field(min_length=1)]
 
 
-class _Form(pydantic.BaseModel):
+class _Form(pydantic.BaseModel, extra="forbid"):
     """A request. Fields that it does not know are refused: they may ask for another answer."""
-
-    model_config = pydantic.ConfigDict(extra="forbid")
 
     model: str = ""  # empty for the server's
     user: str | None = None  # who asks, which changes nothing
 
 
-class EmbeddingsForm(_Form):
+class TextsForm(_Form):
+    """Texts to be embedded, or labelled by the clusters of a report."""
+
+    input: Texts
+
+
+class EmbeddingsForm(TextsForm):
     """OpenAI's request for embeddings."""
 
-    input: Texts
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = None
-
-
-class ClustersForm(_Form):
-    """Texts to be labelled by the clusters of a report."""
-
-    input: Texts
 
 
 class RerankForm(_Form):
@@ -166,6 +157,7 @@ class Batcher:
                         item.batch.set_result((results, place))
 
     async def _wait_for_batch(self) -> None:
+        self._waiting = [x for x in self._waiting if not x.batch.done()]  # none that was cancelled
         while not self._waiting:
             self._arrival.clear()
             await self._arrival.wait()
@@ -178,9 +170,7 @@ class Batcher:
 
     def _take(self) -> list[_Item]:
         """Takes the items of the next batch: by turn, of one kind, as many as fit."""
-        batch: list[_Item] = []
-        rest: list[_Item] = []
-        tokens = 0
+        batch, rest, tokens = list[_Item](), list[_Item](), 0
         for item in sorted(self._waiting, key=lambda item: item.turn):  # in a turn by arrival
             other = bool(batch) and item.kind != batch[0].kind
             # Those that do not fit count too: none of the later ones may go before them.
@@ -228,7 +218,7 @@ class Service:
             # It reads the whole context with each document.
             of_context = sum(self._estimate(turns))
             tokens = [of_context + own for own in self._estimate(documents)]
-            items = [(tuple(turns), document) for document in documents]
+            items = [(tuple(turns), [document]) for document in documents]
             logits = await self.batcher.submit(RERANK, items, tokens)
             if max(logits) <= self.none_below:
                 return np.zeros(0), sum(tokens)
@@ -239,15 +229,14 @@ class Service:
         return np.where([is_blank(text) for text in documents], -1.0, cosines), read
 
     def _estimate(self, texts: list[str]) -> list[int]:
-        """A quick estimate of the number of tokens of each text, after truncation."""
-        return [min(2 + len(text.encode()) // _BYTES_PER_TOKEN, self._longest) for text in texts]
+        """A quick estimate of each text's tokens after truncation, by four bytes a token."""
+        return [min(2 + len(text.encode()) // 4, self._longest) for text in texts]
 
     def _compute(self, kind: str, items: list[Any]) -> Sequence[Any]:
         """The results of items of one kind, in their order; in the batcher's thread."""
         if kind == RERANK:
             assert self._reranker
-            contexts, responses = zip(*items, strict=True)
-            candidates = [[response] for response in responses]
+            contexts, candidates = zip(*items, strict=True)
             scores = self._reranker.score(contexts, candidates, show_progress=False)
             return np.concatenate(scores).tolist()
         rows, truncated, tokens = self.encoder.encode_and_mark(items)
@@ -290,6 +279,17 @@ def create_app(service: Service, keys: Collection[str], max_body: int) -> fastap
     return app
 
 
+async def _while_connected(request: fastapi.Request, work: Coroutine[Any, Any, Any]) -> Any:
+    """The result of the work for a request, which is cancelled when its client has gone."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        if await request.is_disconnected():
+            task.cancel()
+            raise HTTPException(499, "The client has gone.")
+        await asyncio.wait([task], timeout=1.0)
+    return task.result()
+
+
 def _add_routes(app: fastapi.FastAPI, service: Service) -> None:
     @app.get(_OPEN)
     async def health() -> dict[str, str]:
@@ -305,11 +305,11 @@ def _add_routes(app: fastapi.FastAPI, service: Service) -> None:
             raise HTTPException(404, f"There is no such model; this is {service.name}.")
 
     @app.post("/v1/embeddings")
-    async def embeddings(form: EmbeddingsForm) -> JSONResponse:
+    async def embeddings(form: EmbeddingsForm, request: fastapi.Request) -> JSONResponse:
         check_name(form)
         if form.dimensions not in (None, dim := service.encoder.dim):
             raise HTTPException(400, f"dimensions: this model's embeddings have {dim}.")
-        rows, tokens, truncated = await service.embed(form.input)
+        rows, tokens, truncated = await _while_connected(request, service.embed(form.input))
         rows = normalize(rows).astype(np.float32) if service.unit_norm else rows
         vectors: list[Any] = rows.tolist()
         if form.encoding_format == "base64":  # of little-endian float32, as OpenAI's clients expect
@@ -324,21 +324,22 @@ def _add_routes(app: fastapi.FastAPI, service: Service) -> None:
         return JSONResponse({"object": "list", "data": data, "model": service.name, "usage": usage})
 
     @app.post("/v1/clusters")
-    async def clusters(form: ClustersForm) -> dict[str, Any]:
+    async def clusters(form: TextsForm, request: fastapi.Request) -> dict[str, Any]:
         check_name(form)
         if service.clusters is None:
             raise HTTPException(404, "There are no clusters: start the server with --clusters.")
-        rows, _, _ = await service.embed(form.input)
+        rows, _, _ = await _while_connected(request, service.embed(form.input))
         labels = enumerate(service.clusters.label(rows))
         return {"data": [{"index": place, **label._asdict()} for place, label in labels]}
 
     @app.post("/v1/rerank")
     @app.post("/v2/rerank")
-    async def rerank(form: RerankForm) -> JSONResponse:
+    async def rerank(form: RerankForm, request: fastapi.Request) -> JSONResponse:
         check_name(form)
-        if is_blank(form.query):
+        if all(map(is_blank, form.query.split("[EOT]"))):
             raise HTTPException(400, "query: expected at least one turn that is not blank.")
-        scores, tokens = await service.relevance(form.query, form.documents)
+        relevance = service.relevance(form.query, form.documents)
+        scores, tokens = await _while_connected(request, relevance)
         results = []
         for place in np.argsort(-scores, kind="stable").tolist()[: form.top_n]:
             told = {"document": {"text": form.documents[place]}} if form.return_documents else {}
@@ -355,9 +356,11 @@ def _answer_error(request: fastapi.Request, error: Exception) -> Response:
         case QueueFull():
             status, message = 429, "Too many texts wait; try again in 1 s."
             headers = {"Retry-After": "1"}
+        case RequestValidationError() if len(error.errors()[0]["loc"]) == 1:
+            status, message = 400, "the body: expected JSON, as Content-Type: application/json."
         case RequestValidationError():
             first = error.errors()[0]
-            field = ".".join(map(str, first["loc"][1:])) or "the body"
+            field = ".".join(map(str, first["loc"][1:]))
             status, message = 400, f"{field}: {first['msg'].removeprefix('Value error, ')}."
         case HTTPException():
             status, message, headers = error.status_code, str(error.detail), error.headers

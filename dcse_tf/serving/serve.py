@@ -12,10 +12,7 @@ from dcse_tf.search.calibration import CalibratedOptions, Calibration
 if TYPE_CHECKING:
     import fastapi
 
-KEY_VARIABLE = "DCSE_API_KEY"
 _BACKLOG = 2048  # connections that may wait to be accepted
-# Seconds that a stopping server has to answer accepted requests and to send the answers.
-_LAST_ANSWERS = 120
 
 
 class ServeOptions(CalibratedOptions):
@@ -68,7 +65,7 @@ def serve(options: ServeOptions) -> None:
             access_log=False,
             server_header=False,
             backlog=_BACKLOG,
-            timeout_graceful_shutdown=_LAST_ANSWERS,
+            timeout_graceful_shutdown=120,  # seconds to answer accepted requests
         )
         # uvicorn stops at the signal and then raises it again, which would end this process by it.
         signal.signal(signal.SIGTERM, lambda *_: None)
@@ -116,5 +113,5 @@ def make_app(options: ServeOptions) -> "fastapi.FastAPI":
         service.none_below = calibration.threshold(options.false_accepts)
     if options.clusters:
         service.clusters = Clusters.load(options.clusters, service.encoder)
-    keys = os.environ.get(KEY_VARIABLE, "").split()
+    keys = os.environ.get("DCSE_API_KEY", "").split()
     return create_app(service, keys, int(options.max_body_mb * 1e6))

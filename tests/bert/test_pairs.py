@@ -58,5 +58,4 @@ def test_end_of_turn_is_added_once_and_does_not_change_what_texts_are():
     assert extended.tokens == (*plain.tokens, "[EOT]")
     assert extended.with_end_of_turn() is extended
     assert extended.fingerprint() == plain.fingerprint()
-    other = WordPiece((*plain.tokens, "b"), True)
-    assert other.fingerprint() != plain.fingerprint()
+    assert WordPiece((*plain.tokens, "b"), True).fingerprint() != plain.fingerprint()

@@ -163,11 +163,8 @@ def steps():
         lambda features, seed: draw_dialogue(features, seed, DialogueSource(20, RULE))
     )
     sessions = [session(number, 60) for number in range(1, 17)]
-    source, splits, number = (
-        DialogueSource(20, RULE),
-        tf.constant([0, 16]),
-        tf.constant(0, tf.int64),
-    )
+    source, splits = DialogueSource(20, RULE), tf.constant([0, 16])
+    number = tf.constant(0, tf.int64)
     drawn = [batch_samples(sessions, draw, seed) for seed in range(25)]
     return [DialogueStep(x, splits, seed, number, source) for seed, x in enumerate(drawn)]
 
@@ -198,8 +195,7 @@ def test_what_a_rule_gets_right_that_does_not_read(steps):
     assert score_rule(pieces, steps) == pytest.approx(50.0, abs=10)
     # Counting turns gives pieces of any length away; so do roles, where speakers alternate.
     assert score_rule(make_counted_pieces, steps) > 70
-    anyones = score_rule(pieces, steps, same_role=False)
-    assert anyones == pytest.approx(75.0, abs=10)
+    assert score_rule(pieces, steps, same_role=False) == pytest.approx(75.0, abs=10)
     assert score_rule(pairs, steps) == 50.0
     assert score_rule(pairs, steps, False) == pytest.approx(75.0, abs=6)
 

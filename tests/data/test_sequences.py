@@ -58,8 +58,7 @@ def test_a_context_ends_its_turns_and_is_read_with_a_response(layout):
 @LAYOUTS
 def test_all_tokens_of_one_turn_are_masked_and_listed(layout):
     step, (batch,) = make(layout)
-    listed = batch["token_ids"].ravel()[batch["restoration_places"]]
-    assert (listed == MASK).all()
+    assert (batch["token_ids"].ravel()[batch["restoration_places"]] == MASK).all()
     for row, tokens in enumerate(spell(batch, "restoration")):
         own = batch["restoration_rows"] == row
         place = int(step.starts[row]) + int(step.samples["hidden"][row])

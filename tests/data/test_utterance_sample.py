@@ -51,8 +51,7 @@ def test_more_than_there_are_is_all(data_dir, every):
 
 
 def test_shards_do_not_decide_what_is_drawn_but_the_seed_does(data_dir, tmp_path):
-    other = prepare(tmp_path / "b", shards=7)
-    assert sample(other, 20) == sample(data_dir, 20)
+    assert sample(prepare(tmp_path / "b", shards=7), 20) == sample(data_dir, 20)
     assert sample(data_dir, 20, seed=1) != sample(data_dir, 20)
 
 

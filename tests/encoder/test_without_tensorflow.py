@@ -50,9 +50,8 @@ for kind in ("wordpiece", "byte pairs", "pieces"):
         np.save(folder / "rows.npy", rows)
 sets = json.loads((root / "sets.json").read_text())
 dcse_tf.evaluate(model=root / "wordpiece/onnx", output=root / "found.json", **sets)
-dcse_tf.embed(
-    model=root / "wordpiece/onnx", input=root / "lines.txt", output=root / "embedded.npy"
-)
+files = {"input": root / "lines.txt", "output": root / "embedded.npy"}
+dcse_tf.embed(model=root / "wordpiece/onnx", **files)
 for known in ("False", "True"):
     reranker = dcse_tf.Reranker.load(root / known / "onnx")
     scores = reranker.score([lines[:2]], [lines[2:9]], show_progress=False)

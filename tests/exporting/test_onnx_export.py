@@ -264,5 +264,4 @@ def test_an_export_refuses_what_it_cannot_do(exports, of_rerankers, tmp_path):
     (folder / "model.onnx").write_bytes(b"no model")
     with pytest.raises(InputError, match=r"model\.onnx: onnxruntime cannot read it"):
         dcse_tf.SentenceEncoder.load(folder)
-    written = json.loads((of_rerankers[True] / "reranker.json").read_text())
-    assert written["speakers"]
+    assert json.loads((of_rerankers[True] / "reranker.json").read_text())["speakers"]

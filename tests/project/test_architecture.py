@@ -70,7 +70,7 @@ BUDGETS = {
     "spark": 353,
     "tasks": 1891,
     "training": 1559,
-    "tests": 17879,
+    "tests": 17878,
     "experiments": 2980,
     "docs": 2197,
 }

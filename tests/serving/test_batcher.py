@@ -59,12 +59,14 @@ def test_a_large_request_and_small_ones_share_batches():
     async def scene(batcher, model):
         first = await busy(batcher, model)
         large, small, last = ask(batcher, 1, 2, 3, 4), ask(batcher, 5), ask(batcher, 6)
+        given_up = ask(batcher, 7, 8)
         await asyncio.sleep(0)
+        given_up.cancel()
         model.let.release(3)
         assert await asyncio.gather(first, large, small, last) == [[0], [2, 4, 6, 8], [10], [12]]
         assert [items for _, items in model.batches] == [[0], [1, 5, 6], [2, 3, 4]]
 
-    play(scene)
+    play(scene, max_queue=8)
 
 
 def test_a_batch_has_one_kind_and_no_more_tokens_than_it_may():

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import types
+from unittest.mock import AsyncMock
 
 import cohere
 import httpx
@@ -135,11 +136,8 @@ def test_requests_at_once_get_what_each_gets_alone(app, encoder):
 def test_the_answer_says_how_many_texts_were_truncated(app):
     texts = ["好" * 126, "好" * 127, "ok", "好" * 200]  # 126 and two special tokens fit
     usage = post(app, "/v1/embeddings", input=texts).json()["usage"]
-    assert usage == {
-        "prompt_tokens": 3 * 128 + 3,
-        "total_tokens": 3 * 128 + 3,
-        "truncated_texts": 2,
-    }
+    tokens = 3 * 128 + 3
+    assert usage == {"prompt_tokens": tokens, "total_tokens": tokens, "truncated_texts": 2}
 
 
 def test_blank_documents_come_last(app, models, encoder):
@@ -175,7 +173,7 @@ def test_without_a_re_ranker_documents_are_ordered_by_cosine(encoder, unit_norm)
         ("POST", "/v1/embeddings", '{"input": ["a"', 400, "JSON"),
         ("POST", "/v1/embeddings", b'{"input": "\xff"}', 400, "body"),
         ("POST", "/v1/embeddings", "[" * 10_000, 400, "body"),
-        ("POST", "/v1/embeddings", "", 400, "the body"),
+        ("POST", "/v1/embeddings", "", 400, "the body: expected JSON, as Content-Type: "),
         ("POST", "/v1/embeddings", {"input": []}, 400, "input: "),
         ("POST", "/v1/embeddings", {"input": [[5], [7]]}, 400, "check_embedding_ctx_length=False"),
         ("POST", "/v1/embeddings", {"input": ["a", None]}, 400, r"input.1: .*string"),
@@ -188,6 +186,7 @@ def test_without_a_re_ranker_documents_are_ordered_by_cosine(encoder, unit_norm)
         ("POST", "/v2/rerank", '{"query": "\\ud83d", "documents": ["a"]}', 400, "query: "),
         ("POST", "/v2/rerank", {"query": "a", "documents": ["a"], "top_n": 0}, 400, "top_n: "),
         ("POST", "/v2/rerank", {"query": " ", "documents": ["a"]}, 400, "query: .* blank"),
+        ("POST", "/v2/rerank", {"query": " [EOT] ", "documents": ["a"]}, 400, "query: .* blank"),
     ],
 )
 def test_what_cannot_be_answered_is_one_sentence_where_either_client_reads_it(
@@ -256,6 +255,17 @@ def test_a_full_queue_and_a_model_that_fails():
             assert (await computing).status_code == 200
 
     _RUNNER.run(asyncio.wait_for(run(), 20))
+
+
+def test_the_work_for_a_client_that_has_gone_is_given_up(encoder):
+    service = Service(ServeOptions(model="m"), encoder, None)
+    scope = {"type": "http", "method": "POST", "path": "/v1/embeddings", "query_string": b""}
+    body = {"type": "http.request", "body": b'{"input": "ok"}'}
+    receive = AsyncMock(side_effect=[body, body, {"type": "http.disconnect"}])
+    send, app = AsyncMock(), create_app(service, [], 1000)  # nothing computes what waits
+    _RUNNER.run(asyncio.wait_for(app({**scope, "headers": []}, receive, send), 20))
+    assert send.call_args_list[0].args[0]["status"] == 499
+    assert service.batcher._waiting[0].batch.cancelled()
 
 
 def test_an_address_that_is_taken():
