@@ -56,7 +56,7 @@ BUDGETS = {
     "bert": 2536,
     "cli": 419,
     "data": 3340,
-    "discovery": 691,
+    "discovery": 690,
     "encoder": 1051,
     "evaluation": 1396,
     "exporting": 1466,
