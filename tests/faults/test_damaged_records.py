@@ -46,7 +46,7 @@ def test_a_manifest_that_lies_is_noticed(corpus):
     path, sessions = folder / "manifest.json", read_manifest(folder).splits["train"].sessions
     text = path.read_text()
     path.write_text(text.replace(f'"sessions": {sessions}', f'"sessions": {sessions + 1}'))
-    with pytest.raises(InputError, match=rf"split train have {sessions} records, the manifest"):
+    with pytest.raises(InputError, match=rf"{sessions} records in .* train, not {sessions + 1} as"):
         _check(folder)
     path.write_text(text)
     os.truncate(shard, shard.stat().st_size - 5)
