@@ -13,12 +13,11 @@ import importlib.metadata
 import numbers
 import os
 import pathlib
+import sys
 import types
 import typing
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, ClassVar, Literal, NoReturn, Self
-
-import numpy as np
 
 from dcse_tf.errors import InputError, name_input
 from dcse_tf.input_files import is_encodable, read_json_object, resolve_inputs
@@ -260,7 +259,8 @@ class Options:
 def _convert(value: Any, kind: Any, rules: Mapping[str, Any]) -> Any:
     """The value as the type of its option, if it can be; otherwise of any other type."""
     expand = os.path.expanduser if rules["path"] else str
-    value = value.item() if isinstance(value, np.generic) else value
+    numpy: Any = sys.modules.get("numpy")  # without which no value is one of its scalars
+    value = value.item() if numpy and isinstance(value, numpy.generic) else value
     if isinstance(value, str | os.PathLike):
         value = expand(os.fspath(value))
     if value is None or (isinstance(value, str) and value in rules["words"]):

@@ -30,7 +30,7 @@ _TOKENIZER_FILES = (*VOCABULARY_FILES, _TOKENIZER_SETTINGS, "merges.txt")
 # Besides the tokenizer and the weights, what an encoder consists of.
 _OWN_FILES = (RERANKER_FILE, MATCHER_FILE, MATCHING_FILE)
 _FURTHER_FILES = ("config.json", *_OWN_FILES, ATTENTION_FILE, HEADS_FILE, LENGTH_FILE, "baseline*")
-_EXPORTS = {"model.onnx": "an ONNX export", "saved_model.pb": "a SavedModel"}
+ONNX_FILE, SAVED_MODEL_FILE = "model.onnx", "saved_model.pb"  # of exports
 _WEIGHT_FILE = "model*.safetensors"
 _NO_LIMIT = 10**6  # transformers writes 10^30 where there is none
 # HuggingFace's names for GELU computed with erf and for its tanh approximation.
@@ -66,7 +66,7 @@ def resolve_checkpoint(name: str, flag: str, weights: bool = True) -> pathlib.Pa
     if is_path or pathlib.Path(name).exists():
         wanted = "config.json and *.safetensors" if weights else " or ".join(VOCABULARY_FILES)
         told = f"or a run directory with a trained one in {ENCODER_FOLDER}/"
-        for mark, export in _EXPORTS.items():
+        for mark, export in ((ONNX_FILE, "an ONNX export"), (SAVED_MODEL_FILE, "a SavedModel")):
             if (pathlib.Path(name) / mark).is_file():
                 told += f"; this is {export}: give the run or checkpoint that it was made of"
         raise InputError(f"`{flag}`={name}: expected a checkpoint folder with {wanted}, {told}")

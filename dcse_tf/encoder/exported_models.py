@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tokenizers
 
-from dcse_tf.bert.checkpoints import read_max_sequence_length
+from dcse_tf.bert.checkpoints import ONNX_FILE, read_max_sequence_length
 from dcse_tf.bert.tensor_files import read_tensor_file
 from dcse_tf.bert.token_rows import TextTokenizer, TokenRows, UnknownTokens
 from dcse_tf.bert.tokenizer import read_vocabulary
@@ -21,7 +21,6 @@ from dcse_tf.machine import count_threads
 
 # The settings of an ONNX export or a SavedModel, and its fingerprint.
 SETTINGS_FILE = "dcse_tf.json"
-MODEL_FILE = "model.onnx"
 INPUTS, OUTPUT = ("input_ids", "attention_mask"), "embeddings"
 # Fusing a layer norm with the sum before it was slower on the CPUs tried. It affects only int8
 # models: in float32 ones the fusion does not apply anyway.
@@ -44,7 +43,7 @@ def _of_export(written: dict[str, Any]) -> dict[str, Any]:
 
 def is_onnx(folder: pathlib.Path) -> bool:
     """Whether a folder is an ONNX export, not a checkpoint that also has a model.onnx."""
-    return (folder / MODEL_FILE).is_file() and not any(folder.glob("*.safetensors"))
+    return (folder / ONNX_FILE).is_file() and not any(folder.glob("*.safetensors"))
 
 
 class OnnxFile:
@@ -56,7 +55,7 @@ class OnnxFile:
     def __init__(self, folder: pathlib.Path, inputs: Sequence[str], output: str, kind: str):
         self._inputs = inputs
         self._output = output
-        self._path = folder / MODEL_FILE
+        self._path = folder / ONNX_FILE
         onnxruntime = require("onnxruntime", extra="onnx", why=f"{self._path}:")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = count_threads()

@@ -7,7 +7,7 @@ import functools
 import pathlib
 
 from dcse_tf.baselines.registry import is_baseline, read_baseline
-from dcse_tf.bert.checkpoints import read_config, resolve_checkpoint
+from dcse_tf.bert.checkpoints import SAVED_MODEL_FILE, read_config, resolve_checkpoint
 from dcse_tf.bert.encoder_options import ModelOptions
 from dcse_tf.bert.sentence_modules import SentenceModules, read_modules
 from dcse_tf.encoder import exported_models
@@ -22,7 +22,7 @@ def load_backend(options: ModelOptions, option: str = "model") -> Backend:
     such as another pooling than it was fitted with or more positions than it has.
     """
     folder = pathlib.Path(options.model)
-    if (folder / "saved_model.pb").is_file():
+    if (folder / SAVED_MODEL_FILE).is_file():
         _refuse_settings(options)
         with name_missing_tensorflow(f"`{option}`={options.model}: a SavedModel"):
             return exported_models.load_saved_model(folder, options.batch_tokens)

@@ -3,10 +3,10 @@
 import dataclasses
 import functools
 import itertools
-import numbers
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
@@ -148,8 +148,7 @@ class SentenceEncoder:
         """
         single = isinstance(texts, str)
         sentences = read_texts([texts] if single else texts, "texts")
-        known = batch_size is None or isinstance(batch_size, numbers.Integral)
-        if not known or (batch_size is not None and batch_size < 1):
+        if batch_size is not None and (not isinstance(batch_size, Integral) or batch_size < 1):
             raise ValueError(f"batch_size={batch_size!r}: expected a whole number of at least 1")
         progress = Progress("tokens").update if show_progress is True else show_progress or None
         found = self.encode_and_mark(sentences, progress, normalize_embeddings, batch_size)

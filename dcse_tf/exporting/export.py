@@ -133,8 +133,8 @@ def _describe_encoder(encoder: EncoderGraph, config: ExportOptions) -> dict[str,
     if encoder.postprocessing is not None:
         facts["postprocessing"] = encoder.postprocessing.name
     elif has_matching(encoder.source):
-        told = "not part of this export, which compares responses by cosine"
-        told = "the signature match" if config.format == "saved_model" else told
+        by_cosine = "not part of this export, which compares responses by cosine"
+        told = "the signature match" if config.format == "saved_model" else by_cosine
         facts["matching of responses"] = f"turns by {encoder.matching.turns}: {told}"
     return facts
 

@@ -11,7 +11,7 @@ import onnx
 from dcse_tf.bert import checkpoints, sentence_modules
 from dcse_tf.bert.vocabulary import NO_CANDIDATE, Vocabulary
 from dcse_tf.bert.weights import read_bert_tensors
-from dcse_tf.encoder.exported_models import MODEL_FILE, SETTINGS_FILE, OnnxBackend
+from dcse_tf.encoder.exported_models import SETTINGS_FILE, OnnxBackend
 from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.errors import InputError
 from dcse_tf.exporting import onnx_graph, probes
@@ -111,7 +111,7 @@ def _write(
     """
     write_json(folder / "config.json", config, sort_keys=True)
     vocabulary.write_tokenizer(folder, longest)
-    path = folder / MODEL_FILE
+    path = folder / checkpoints.ONNX_FILE
     kinds = ("float32",) if options.quantize == "none" else ("float32", options.quantize)
     for kind, limit in zip(kinds, limits):
         facts, mark = Facts(), ""

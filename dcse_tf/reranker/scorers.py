@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dcse_tf.bert.checkpoints import read_config, resolve_checkpoint
+from dcse_tf.bert.checkpoints import SAVED_MODEL_FILE, read_config, resolve_checkpoint
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.bert.vocabulary import END_OF_TURN, Vocabulary
 from dcse_tf.bert.weights import head_shapes, read_bert_tensors, read_tensors
@@ -59,7 +59,7 @@ def read_reranker(name: str, option: str) -> RerankerFolder:
     none, it is an encoder or a SavedModel, or a file is damaged.
     """
     folder = pathlib.Path(name)
-    if (folder / "saved_model.pb").is_file():
+    if (folder / SAVED_MODEL_FILE).is_file():
         raise InputError(
             f"`{option}`={name}: is a SavedModel, for servers; expected a re-ranker's run "
             "directory, its checkpoint folder or its export to ONNX"

@@ -26,7 +26,7 @@ from dcse_tf.discovery.clusters import Clusters
 from dcse_tf.encoder.backend import normalize
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.reranker.reranker import Reranker
-from dcse_tf.search.searcher import split_turns
+from dcse_tf.search.searcher import END_OF_TURN, split_turns
 from dcse_tf.serving.serve import ServeOptions
 
 # Kinds of work. EMBED: a text to (embedding, tokens, whether it was truncated). RERANK: (turns of a
@@ -336,7 +336,7 @@ def _add_routes(app: fastapi.FastAPI, service: Service) -> None:
     @app.post("/v2/rerank")
     async def rerank(form: RerankForm, request: fastapi.Request) -> JSONResponse:
         check_name(form)
-        if all(map(is_blank, form.query.split("[EOT]"))):
+        if all(map(is_blank, form.query.split(END_OF_TURN))):
             raise HTTPException(400, "query: expected at least one turn that is not blank.")
         relevance = service.relevance(form.query, form.documents)
         scores, tokens = await _while_connected(request, relevance)

@@ -67,7 +67,8 @@ def read_setup(options: TrainOptions) -> Setup:
     if options.encoder:
         folder, modules = resolve_transformer(options.encoder, "encoder", not reads_pairs)
         config = checkpoints.read_config(folder)
-    read_manifest(data_dir)  # says what the folder should be, before a vocabulary is looked for
+    else:
+        read_manifest(data_dir)  # says what the folder should be, before its vocabulary is read
     # The encoder must always see the prefix that the corpus was prepared with.
     prefix = read_prefix(data_dir / VOCABULARY_FOLDER)
     vocabulary = read_vocabulary(folder or data_dir / VOCABULARY_FOLDER).with_prefix(prefix)
@@ -76,10 +77,9 @@ def read_setup(options: TrainOptions) -> Setup:
         # Turns are read without their prefix, which must not change their tokens.
         with_prefix, without = vocabulary.make_split()([f"{prefix}a", "a"])
         if with_prefix[vocabulary.count_prefix() :] != without:
-            raise InputError(
-                f"{data_dir}: was prepared with the prefix {prefix!r}, after which this vocabulary "
-                "tokenises a text as within a sentence; a re-ranker needs a corpus without a prefix"
-            )
+            why = "after which this vocabulary tokenises a text as within a sentence"
+            told = f"was prepared with the prefix {prefix!r}, {why}"
+            raise InputError(f"{data_dir}: {told}; a re-ranker needs a corpus without a prefix")
     if reads_pairs:
         vocabulary = vocabulary.with_end_of_turn()
     if reads_pairs and is_relative(config):

@@ -137,7 +137,7 @@ def test_tensors_that_are_not_used_are_named_once_but_for_those_nobody_needs(fol
         ({"hidden_act": "relu"}, "hidden_act 'relu', expected gelu or gelu_new or"),
         ({"layer_norm_eps": 0}, "layer_norm_eps 0"),
         ({"num_attention_heads": 5}, "not divisible"),
-        ({"type_vocab_size": "1"}, "type_vocab_size of 1 or more, found '1'"),
+        ({"type_vocab_size": "1"}, "a BERT's settings, type_vocab_size of 1 or more, found '1'"),
         ({"model_type": "mpnet", "relative_attention_num_buckets": 16}, "buckets 16, expected 32"),
         (None, "config.json"),
     ],

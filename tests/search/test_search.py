@@ -286,12 +286,9 @@ def test_turns_are_separated_by_their_mark():
 def test_an_index_of_something_else_is_refused(config, tmp_path):
     ask(config, [])
     (tmp_path / "other.txt").write_text("ok\n")
+    other = save_checkpoint(tmp_path / "other", build_backbone(seed=4))
     for name, value, told in (
-        (
-            "model",
-            save_checkpoint(tmp_path / "other", build_backbone(seed=4)),
-            "contents of `model`",
-        ),
+        ("model", other, "contents of `model`"),
         ("pooling", "cls", r"`pooling`: cls \(was mean\)"),
         ("max_sequence_length", 9, r"`max_sequence_length`: 9 \(was 128\)"),
         ("index_type", "ivf", r"`index_type`: ivf \(was exact\)"),
