@@ -9,6 +9,7 @@ aside. A new commit does not repeat a run, since most change no result: reports 
 import argparse
 import concurrent.futures
 import dataclasses
+import graphlib
 import json
 import os
 import pathlib
@@ -148,22 +149,22 @@ class Plan:
         Raises:
             ExperimentError: a run failed, or a run's folder has other content.
         """
-        done: dict[str, concurrent.futures.Future] = {}
+        waiting = graphlib.TopologicalSorter({run.name: run.needs for run in self.runs.values()})
+        waiting.prepare()
+        ready, doing = list[str](), dict[concurrent.futures.Future[None], str]()
         lock = lock_folder(self.work_dir, "wait for the other process, or give another --work_dir")
         with lock, concurrent.futures.ThreadPoolExecutor(self.options.jobs) as pool:
-            # Each is submitted after those that it waits for, so that they never wait in a circle.
-            for run in self.runs.values():
-                done[run.name] = pool.submit(self._do, run, [done[name] for name in run.needs])
-            try:
-                for future in concurrent.futures.as_completed(done.values()):
+            while waiting.is_active():
+                ready = sorted([*ready, *waiting.get_ready()], key=[*self.runs].index)
+                while ready and len(doing) < self.options.jobs:
+                    name = ready.pop(0)
+                    doing[pool.submit(self._do, self.runs[name])] = name
+                ended, _ = concurrent.futures.wait(doing, return_when="FIRST_COMPLETED")
+                for future in ended:
                     future.result()
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+                    waiting.done(doing.pop(future))
 
-    def _do(self, run: Run, needs: Sequence[concurrent.futures.Future]) -> None:
-        for need in needs:
-            need.result()
+    def _do(self, run: Run) -> None:
         folder, state = self.work_dir / run.name, self.state(run)
         if state == "done":
             return
@@ -189,8 +190,7 @@ class Plan:
         started = time.monotonic()
         with log.open("a", encoding="utf-8") as file:
             words = [sys.executable, *DCSE, run.job, *flags]
-            output = {"stdout": file, "stderr": subprocess.STDOUT}
-            code = subprocess.call(words, cwd=ROOT, env=environment, **output)
+            code = subprocess.call(words, cwd=ROOT, env=environment, stdout=file, stderr=file)
         if code or not (folder / run.output).exists():
             tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-8:])
             raise ExperimentError(f"{run.name}: exit status {code}; {log} ends\n{tail}")

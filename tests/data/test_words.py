@@ -60,11 +60,6 @@ def test_nothing_but_white_space_is_lost(kind):
         assert all(words)
 
 
-def test_an_unknown_kind_is_refused():
-    with pytest.raises(KeyError, match="syllables"):
-        make_splitter("syllables")
-
-
 def test_english_needs_no_jieba():
     """Its dictionary takes a second to read."""
     program = (

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import pathlib
 
 import dialogue_cse
@@ -92,21 +93,27 @@ def test_benchmarks_commands_are_taken_by_their_jobs(tmp_path, monkeypatch):
 
 @pytest.fixture
 def echo(monkeypatch):
-    """Runs that write the value of --text to --output; "bad" fails after writing half."""
+    """Runs that write the value of --text, once there is a file --after; "bad" then fails."""
     program = (
-        "import pathlib, sys; found = dict(f[2:].split('=', 1) for f in sys.argv[2:]);"
+        "import pathlib, sys, time; found = dict(f[2:].split('=', 1) for f in sys.argv[2:]);"
+        "there = pathlib.Path(found.get('after', '.')).exists;"
+        "[time.sleep(0.1) for _ in range(100) if not there()];"
         "pathlib.Path(found['output']).write_text(found['text']);"
-        "sys.exit(found['text'] == 'bad')"
+        "sys.exit(found['text'] == 'bad' or not there())"
     )
     monkeypatch.setattr(runs, "DCSE", ("-c", program))
 
 
 def test_runs_are_done_once_and_again_if_something_changed(tmp_path, echo):
+    # Of two at once, the one that needs the first must not keep the last one waiting.
+    after = f"--after={os.path.relpath(tmp_path / 'work/last/out.txt', ROOT)}"
+
     def do(text, more="b"):
         plan = runs.Plan(argparse.Namespace(work_dir=tmp_path / "work", jobs=2))
-        first = plan.add("first", "embed", "out.txt", f"--text={text}", "--output=")
+        first = plan.add("first", "embed", "out.txt", f"--text={text}", after, "--output=")
         plan.add("then", "embed", "out.txt", f"--text={more}", f"--of={first}", "--output=")
         states = [plan.state(run) for run in plan.runs.values()]
+        plan.add("last", "embed", "out.txt", "--text=c", "--output=")
         plan.do_all()
         return states
 
