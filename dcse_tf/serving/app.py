@@ -67,7 +67,7 @@ class TextsForm(_Form):
 class EmbeddingsForm(TextsForm):
     """OpenAI's request for embeddings."""
 
-    encoding_format: Literal["float", "base64"] = "float"
+    encoding_format: Literal["float", "base64"] | None = None  # None: float
     dimensions: int | None = None
 
 
