@@ -271,7 +271,7 @@ class Experiment(report.Experiment):
         """Flags of a training's steps, and of its evaluations on dev dialogues."""
         flags = [f"--dev_samples={self._size.dev_samples}"]
         if steps:
-            every = max(1, steps // self._size.evaluations)
+            every = 1 + (steps - 1) // self._size.evaluations  # the last one after all steps
             flags += [f"--steps={steps}", f"--eval_every={every}", f"--save_every={every}"]
         return flags
 
