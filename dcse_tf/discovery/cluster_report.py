@@ -22,6 +22,7 @@ _TYPICAL = 5  # sentences of a cluster
 _WORDS = 6
 _IN_NAME = 3
 _NEAREST = 200  # texts of a cluster that typical sentences and words are chosen from
+_FREQUENT = 0.1  # of a cluster's texts that have a word
 _NEWS = 1e-4  # of a cosine, in the mean: what one more typical sentence must add
 _LEFT_OUT = 1.0  # percent of a cluster's texts that are too far from its centre to be labelled
 _SENTENCES = 4000  # of the retrieval set
@@ -50,8 +51,7 @@ def describe_clusters(found: Found, followed: Followed) -> list[dict[str, Any]]:
     members = [order[begin:end] for begin, end in itertools.pairwise(ends)]
     texts = [[found.texts[place] for place in each[:_NEAREST]] for each in members]
     words = _find_words(texts, make_splitter("auto"))
-    of_turns = found.labels[found.turn_texts]
-    pairs = np.unique(np.stack([of_turns, found.sessions]), axis=1)
+    pairs = np.unique(np.stack([found.labels[found.turn_texts], found.sessions]), axis=1)
     sessions = np.bincount(pairs[0], minlength=len(numbers))
     records = []
     for place, own in enumerate(members):
@@ -79,21 +79,23 @@ def _find_words(
 ) -> list[list[str]]:
     """For each cluster's texts the words that distinguish it: a word counts for the share of its
     texts that have it, times the squared logarithm of how many times as many as over all clusters.
+    Those that are frequent in over a quarter of clusters, such as "the", come after all others.
     """
-    having = [
-        collections.Counter(word for text in each for word in {*split_words(text)})
-        for each in texts
-    ]
+    having = [collections.Counter(x for text in own for x in {*split_words(text)}) for own in texts]
     whole, size = sum(having, collections.Counter()), sum(map(len, texts))
+    pairs = list(zip(having, texts, strict=True))
+    frequent = ({x for x, n in own.items() if n >= _FREQUENT * len(each)} for own, each in pairs)
+    spread, most = collections.Counter(itertools.chain(*frequent)), max(2, len(texts) / 4)
     found = []
-    for own, each in zip(having, texts, strict=True):
-        scores = {}
+    for own, each in pairs:
+        places = {}
         for word, count in own.items():
             ratio = count / len(each) * size / whole[word]
             if any(map(str.isalpha, word)) and (ratio > 1 or len(texts) == 1):
-                scores[word] = -count * (math.log(ratio) ** 2 if len(texts) > 1 else 1)
-        # Of words that count for the same, long ones tell more.
-        found.append(sorted(scores, key=lambda word: (scores[word], -len(word), word))[:_WORDS])
+                score = count * (math.log(ratio) ** 2 if len(texts) > 1 else 1)
+                # Of words that count for the same, long ones tell more.
+                places[word] = (spread[word] > most, -score, -len(word), word)
+        found.append(sorted(places, key=places.__getitem__)[:_WORDS])
     return found
 
 
@@ -130,10 +132,8 @@ def write_report(
         sentences, _ = build_retrieval_set(drawn, make_splitter("auto"))
         write_retrieval_set(folder / "retrieval.txt", sentences)
 
-    circles = [
-        {"x": float(x), "y": float(y), **record}
-        for (x, y), record in zip(place_in_plane(found.centres), records, strict=True)
-    ]
+    places = place_in_plane(found.centres).tolist()
+    circles = [{"x": x, "y": y, **record} for (x, y), record in zip(places, records, strict=True)]
     loader = jinja2.PackageLoader("dcse_tf.discovery")
     pages = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
     page = pages.get_template("clusters.html.j2").render(summary=summary, circles=circles)

@@ -217,8 +217,8 @@ def test_roles_of_each_session_alone(model, tmp_path):
 
 
 def test_typical_sentences_tell_several_things():
-    """However similar all are; zeros tell one thing. Words need a letter, and long ones tell more
-    where there is nothing to compare with.
+    """However similar all are; zeros tell one thing. Words need a letter, long ones tell more where
+    there is nothing to compare with, and those of many clusters tell least.
     """
     rows = np.array([[1, 0], [1, -0.3], [1, 0.3], [1, 0.31]], np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
@@ -226,6 +226,8 @@ def test_typical_sentences_tell_several_things():
     assert found == [{"text": "a", "turns": 5}, {"text": "c", "turns": 2}]
     assert len(choose_typical("abcd", np.ones(4), rows * 0, 2)) == 1
     assert _find_words([["， is refund", "is refund ， 7"]], str.split) == [["refund", "is"]]
+    spread = [["a"] * 9 + ["a tea"], ["a x"] + ["x"] * 9, ["a y"] + ["y"] * 9]
+    assert _find_words(spread, str.split)[0] == ["tea", "a"]
 
 
 @pytest.mark.parametrize("count", [1, 2])
