@@ -88,14 +88,14 @@ def _find_words(
     spread, most = collections.Counter(itertools.chain(*frequent)), max(2, len(texts) / 4)
     found = []
     for own, each in pairs:
-        places = {}
+        ranks = {}
         for word, count in own.items():
             ratio = count / len(each) * size / whole[word]
             if any(map(str.isalpha, word)) and (ratio > 1 or len(texts) == 1):
                 score = count * (math.log(ratio) ** 2 if len(texts) > 1 else 1)
                 # Of words that count for the same, long ones tell more.
-                places[word] = (spread[word] > most, -score, -len(word), word)
-        found.append(sorted(places, key=places.__getitem__)[:_WORDS])
+                ranks[word] = (spread[word] > most, -score, -len(word), word)
+        found.append(sorted(ranks, key=ranks.__getitem__)[:_WORDS])
     return found
 
 
