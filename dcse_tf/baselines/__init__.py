@@ -1,13 +1,11 @@
 """Baselines: sentence embeddings without training the encoder, and a registry for your own.
 
-To add one, write a `BaselineSpec` and register it here, or from your own code before the command
-line is started. Importing this package does not import TensorFlow.
+Importing this package does not import TensorFlow.
 """
 
 from dcse_tf.arguments import load
-from dcse_tf.baselines import word_vectors
+from dcse_tf.baselines import affine, word_vectors
 from dcse_tf.baselines.registry import BaselineSpec, Fitted, FittedToEmbeddings, register_baseline
-from dcse_tf.baselines.whitening import fit_centering, fit_whitening, make_affine_layer
 from dcse_tf.options import option
 
 _FLOW = "baselines.flow_model"
@@ -29,6 +27,12 @@ class WhiteningOptions(FittedToEmbeddings):
     )
 
 
+class NeighboursOptions(FittedToEmbeddings):
+    """Settings of `kind`=neighbours."""
+
+    max_sentences: int = 20_000  # each is compared with all others
+
+
 class FlowOptions(FittedToEmbeddings):
     """Settings of `kind`=flow: how a flow is built and fitted."""
 
@@ -44,15 +48,22 @@ for spec in (
         "centering",
         "embeddings less the mean of the corpus' utterances",
         CenteringOptions,
-        fit=lambda options, corpus: fit_centering(corpus.embeddings()),
-        make_layer=make_affine_layer,
+        fit=lambda options, corpus: affine.fit_centering(corpus.embeddings()),
+        make_layer=affine.make_affine_layer,
     ),
     BaselineSpec(
         "whitening",
         "embeddings to zero mean and identity covariance, Su et al. 2021",
         WhiteningOptions,
-        fit=lambda options, corpus: fit_whitening(corpus.embeddings(), options.dimensions),
-        make_layer=make_affine_layer,
+        fit=lambda options, corpus: affine.fit_whitening(corpus.embeddings(), options.dimensions),
+        make_layer=affine.make_affine_layer,
+    ),
+    BaselineSpec(
+        "neighbours",
+        "embeddings near the mean of those most similar to them in the corpus, by a linear map",
+        NeighboursOptions,
+        fit=lambda options, corpus: affine.fit_neighbours(corpus.embeddings()),
+        make_layer=affine.make_affine_layer,
     ),
     BaselineSpec(
         "flow",

@@ -12,8 +12,8 @@ from absl import logging
 from keras import ops
 
 from dcse_tf.baselines import FlowOptions
+from dcse_tf.baselines.affine import measure_directions
 from dcse_tf.baselines.registry import Fitted
-from dcse_tf.baselines.whitening import measure_directions
 from dcse_tf.bert.bert import initialize_weights
 from dcse_tf.errors import InputError
 from dcse_tf.progress import Progress
@@ -29,11 +29,9 @@ _PATIENCE = 5  # the fit ends after this many evaluations without an improvement
 
 
 class FlowStep(keras.layers.Layer):
-    """Standardises each coordinate (ActNorm), reorders them, and couples them (Dinh et al. 2017).
-
-    The coupling shifts and scales the second half of the coordinates, depending on the first: a
-    network of two hidden ReLU layers computes shift and log-scale, the latter bounded by tanh. Its
-    last layer begins as zeros, and so the coupling as the identity.
+    """Standardises each coordinate (ActNorm), reorders them, and couples them (Dinh et al. 2017):
+    a network of two hidden ReLU layers computes from the first half by how much the second is
+    shifted and scaled. Its last layer begins as zeros, and so the coupling as the identity.
     """
 
     def __init__(self, hidden_dim: int, **kwargs: Any):
@@ -70,11 +68,8 @@ class FlowStep(keras.layers.Layer):
 
 
 class Flow(keras.layers.Layer):
-    """Steps on some coordinates of embeddings, float `[n, dim]` to `[n, dimensions]`.
-
-    If a coordinate is a function of the others, the embeddings have no density and the likelihood
-    grows without bound. Such coordinates are dropped before the first step: those are used that the
-    variable `coordinates` names.
+    """Steps on the `coordinates` of embeddings, float `[n, dim]` to `[n, dimensions]`. Those that
+    are functions of others are left out: with them the likelihood would grow without bound.
     """
 
     def __init__(self, dimensions: int, depth: int, hidden_dim: int):
@@ -157,55 +152,38 @@ def fit_flow(embeddings: np.ndarray, options: FlowOptions) -> Fitted:
     flow.build((None, dim))
     flow.coordinates.assign(coordinates)
     flow.initialize(tf.constant(x[:_FIRST_BATCH]), options.seed)
-    best_step, before, best = _run_steps(flow, x, others, options)
-    facts = {"sentences": count, "shape": shape, "best_step": best_step, "held_out": held_out}
-    measured = f"{held_out} others" if held_out else "these"
-    return Fitted(
-        tensors={name: variable.numpy() for name, variable in flow.name_variables().items()},
-        facts={**facts, "log_likelihood": {"before": before, "after": best}},
-        summary=f"flow fitted to {len(x)} sentences, taken after step {best_step}; "
-        f"log-likelihood per dimension of {measured}: {before:.3f}, then {best:.3f}",
-    )
-
-
-def _run_steps(
-    flow: Flow, x: np.ndarray, others: tf.Tensor, options: FlowOptions
-) -> tuple[int, float, float]:
-    """Fits the flow to x and restores its state at the step at which the others' likelihood was
-    best; returns that step, and the mean likelihood per dimension before and then.
-    """
     variables = flow.trainable_variables
     optimizer = keras.optimizers.Adam(options.learning_rate, global_clipnorm=_CLIP_NORM)
     optimizer.build(variables)
 
     @tf.function(input_signature=[tf.TensorSpec([None, flow.dimensions], tf.float32)])
-    def step(batch: tf.Tensor) -> tf.Tensor:
+    def step(batch: tf.Tensor) -> None:
         with tf.GradientTape() as tape:
             loss = -tf.reduce_mean(flow.log_likelihood(batch)) / flow.dimensions
         optimizer.apply(tape.gradient(loss, variables), variables)
-        return loss
 
-    def measure() -> float:
-        value = float(np.mean(flow.log_likelihood(others))) / flow.dimensions
-        if not np.isfinite(value):
-            raise InputError("the flow has diverged: give a lower `learning_rate` or `depth`")
-        return value
-
-    before = best = measure()
-    best_step, kept = 0, flow.get_weights()
-    every = max(1, options.steps // _CHECKS)
+    every, found, kept = max(1, options.steps // _CHECKS), dict[int, float](), list[np.ndarray]()
     with Progress("steps of the flow", options.steps) as progress:
-        for number in range(1, options.steps + 1):
-            rng = np.random.default_rng([options.seed, number])
-            batch = x[rng.choice(len(x), min(options.batch_size, len(x)), replace=False)]
-            loss = float(step(tf.constant(batch)))
+        for number in range(options.steps + 1):
+            if number:
+                rng = np.random.default_rng([options.seed, number])
+                step(tf.constant(rng.choice(x, min(options.batch_size, len(x)), replace=False)))
             if number % every == 0 or number == options.steps:
-                found = measure()
-                logging.info("step %d: log-likelihood %.4f, held-out %.4f", number, -loss, found)
-                if found > best:
-                    best, best_step, kept = found, number, flow.get_weights()
-                elif number - best_step >= _PATIENCE * every:
+                found[number] = float(np.mean(flow.log_likelihood(others))) / flow.dimensions
+                if not np.isfinite(found[number]):
+                    raise InputError("the flow diverged: give a lower `learning_rate` or `depth`")
+                logging.info("step %d: log-likelihood %.4f", number, found[number])
+                best = max(found, key=found.__getitem__)
+                kept = flow.get_weights() if best == number else kept
+                if number - best >= _PATIENCE * every:
                     break
             progress.update(number)
     flow.set_weights(kept)
-    return best_step, before, best
+    measured = f"{held_out} others" if held_out else "these"
+    return Fitted(
+        tensors={name: variable.numpy() for name, variable in flow.name_variables().items()},
+        facts={"sentences": count, "shape": shape, "best_step": best, "held_out": held_out}
+        | {"log_likelihood": {"before": found[0], "after": found[best]}},
+        summary=f"flow fitted to {len(x)} sentences, taken after step {best}; log-likelihood per "
+        f"dimension of {measured}: {found[0]:.3f}, then {found[best]:.3f}",
+    )

@@ -60,23 +60,18 @@ class Fitted:
 
 @dataclasses.dataclass(frozen=True)
 class BaselineSpec:
-    """Everything about one kind of baseline.
-
-    A baseline either is a Keras layer after the pooling of an encoder, or turns texts into
-    embeddings without an encoder: exactly one of `make_layer` and `make_encode` is given. A layer
-    can be exported as a SavedModel, and to sentence-transformers and ONNX if it is an `AffineMaps`.
-    A baseline without an encoder cannot be exported. docs/extending.md has a complete example.
+    """One kind of baseline: a Keras layer after the pooling of an encoder, or a function from texts
+    to embeddings without an encoder, which cannot be exported. docs/extending.md has an example.
 
     Attributes:
         name: its value of `kind`.
         help: one line for `--help`.
-        options: its settings: a subclass of `FittedToEmbeddings` for a layer, otherwise of
-            `BaselineOptions`.
+        options: a subclass of `FittedToEmbeddings` for a layer, otherwise of `BaselineOptions`.
         fit: (options, corpus) -> `Fitted`. `corpus.embeddings()` are the encoder's of the distinct
-            utterances of the train split, float32 `[utterances, dim]`; without an encoder, `corpus`
-            is None.
-        make_layer: (fitted, dimensions of the encoder) -> a built layer from embeddings `[n, dim]`
-            to `[n, k]`. A KeyError, TypeError or IndexError counts as a damaged file.
+            utterances of the train split, float32 `[utterances, dim]`; without one, it is None.
+        make_layer: (fitted, dimensions of the encoder) -> a built layer from `[n, dim]` to `[n,
+            k]`, which sentence-transformers and ONNX can have if it is an `AffineMaps`. A KeyError,
+            TypeError or IndexError counts as a damaged file.
         make_encode: fitted -> a function from texts to embeddings, float32 `[n, k]`.
     """
 

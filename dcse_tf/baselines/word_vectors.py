@@ -60,10 +60,7 @@ def fit_word_vectors(options: WordVectorsOptions) -> Fitted:
 
 
 def make_encode(fitted: Fitted) -> Callable[[list[str]], np.ndarray]:
-    """A function from texts to the mean vectors of their words, float32 `[n, dim]`.
-
-    Words without a vector are skipped. A text in which no word has one is all zeros.
-    """
+    """From texts to the means of their words' vectors, float32 `[n, dim]`; zeros without one."""
     words, matrix = fitted.facts["words"], fitted.tensors["matrix"]
     if matrix.ndim != 2 or len(matrix) != len(words):
         raise InputError(f"expected a vector for each of {len(words)} words")
@@ -86,13 +83,10 @@ def make_encode(fitted: Fitted) -> Callable[[list[str]], np.ndarray]:
 def read_word_vectors(
     path: pathlib.Path, index: pathlib.Path | None = None
 ) -> tuple[dict[str, int], np.ndarray]:
-    """Reads the row of each word, and the matrix, float32 `[words, dim]`, in the format that the
-    file's name implies.
-
-    `.npz` is one NumPy array, with the row of each word in `index`, a JSON file; `.json` and
-    `.json.gz` are {word: [numbers]}; `.bin` and `.bin.gz` are word2vec's binary format. Any other
-    file is in word2vec's text format, or in GloVe's, which lacks its line of counts. Raises
-    InputError if the file is not in that format.
+    """Reads the row of each word, and the matrix, float32 `[words, dim]`. `.npz` is one NumPy
+    array, with the row of each word in `index`, a JSON file; `.json` and `.json.gz` are {word:
+    [numbers]}, `.bin` and `.bin.gz` word2vec's binary format; others its text format, or GloVe's,
+    which lacks the line of counts. Raises InputError if the file is not in that format.
     """
     if index:
         problem = f"{path}: expected one array [words, dim] as .npz"

@@ -7,15 +7,9 @@ import pytest
 import tensorflow as tf
 from tiny_bert import VOCABULARY, build_backbone
 
-from dcse_tf.baselines import FlowOptions
+from dcse_tf.baselines import FlowOptions, affine
 from dcse_tf.baselines.flow_model import Flow, FlowStep, fit_flow, make_flow
 from dcse_tf.baselines.registry import Fitted
-from dcse_tf.baselines.whitening import (
-    fit_centering,
-    fit_whitening,
-    make_affine_layer,
-    measure_directions,
-)
 from dcse_tf.baselines.word_vectors import make_encode
 from dcse_tf.bert.bert import build_bert_encoder
 from dcse_tf.encoder.graph import EncoderGraph
@@ -46,28 +40,27 @@ def whiten(fitted, rows):
 
 
 def test_centering_subtracts_the_mean():
-    fitted = fit_centering(np.float32([[3, 4], [3, -4], [0, 3]]))
-    # The mean is (2, 1), of length sqrt(5); the lengths are 5, 5 and 3.
-    assert fitted.facts["mean_length"] == pytest.approx(5**0.5 / (13 / 3))
-    layer = make_affine_layer(fitted, 2)
+    layer = affine.make_affine_layer(affine.fit_centering(np.float32([[3, 4], [3, -4], [0, 3]])), 2)
     np.testing.assert_array_equal(layer(np.float32([[3, 4], [0, 0]])), [[1, 3], [-2, -1]])
     # A mean in float32 would be wrong by a thousandth here.
     rows = np.random.default_rng(0).normal(1000.0, 1.0, size=(3000, 5)).astype(np.float32)
-    centred = np.asarray(make_affine_layer(fit_centering(rows), 5)(rows), np.float64)
+    centred = np.asarray(affine.make_affine_layer(affine.fit_centering(rows), 5)(rows), np.float64)
     np.testing.assert_allclose(centred.mean(axis=0), 0, atol=1e-4)
 
 
-@pytest.mark.parametrize("dimensions", [0, 3])
-def test_whitening_is_an_eigendecomposition_up_to_sign(dimensions):
-    rows = correlated()
-    values, vectors = np.linalg.eigh((rows - rows.mean(0)).T @ (rows - rows.mean(0)) / 199)
-    order = np.argsort(-values)[: dimensions or 7]
-    expected = (rows - rows.mean(0)) @ vectors[:, order] / np.sqrt(values[order])
-    fitted = fit_whitening(rows, dimensions)
+# Four sentences vary in three directions.
+@pytest.mark.parametrize(("count", "dimensions", "kept"), [(200, 0, 7), (200, 3, 3), (4, 0, 3)])
+def test_whitening_is_an_eigendecomposition_up_to_sign(count, dimensions, kept):
+    rows = correlated(count)
+    centred = rows - rows.mean(0)
+    values, vectors = np.linalg.eigh(centred.T @ centred / (count - 1))
+    order = np.argsort(-values)[:kept]
+    expected = centred @ vectors[:, order] / np.sqrt(values[order])
+    fitted = affine.fit_whitening(rows, dimensions)
     found = whiten(fitted, rows)
     np.testing.assert_allclose(found, expected * np.sign((found * expected).sum(0)), atol=1e-8)
     assert fitted.facts["explained"] == pytest.approx(values[order].sum() / values.sum())
-    layer = make_affine_layer(fitted, 7)  # computes in float64
+    layer = affine.make_affine_layer(fitted, 7)  # computes in float64
     np.testing.assert_allclose(layer(rows), found, atol=1e-10)
 
 
@@ -79,7 +72,7 @@ def test_whitening_leaves_out_the_direction_that_a_layer_norm_fixes():
     backbone = build_backbone()
     graph = EncoderGraph(build_bert_encoder(backbone), VOCABULARY, 32, "mean")
     rows = SentenceEncoder(graph).encode(sentences)
-    fitted = fit_whitening(rows)
+    fitted = affine.fit_whitening(rows)
     assert fitted.facts["rank"] == 63
     gamma = np.array(backbone.transformer_layers[-1]._feedforward_layer_norm.gamma, np.float64)
     kept = fitted.tensors["matrix"] / np.linalg.norm(fitted.tensors["matrix"], axis=0)
@@ -87,23 +80,29 @@ def test_whitening_leaves_out_the_direction_that_a_layer_norm_fixes():
     np.testing.assert_allclose(np.cov(whiten(fitted, rows).T), np.eye(63), atol=1e-6)
 
 
-def test_four_sentences_vary_in_three_directions():
-    rows = correlated(count=4).astype(np.float32)
-    fitted = fit_whitening(rows)
-    assert fitted.tensors["matrix"].shape == (7, 3)
-    np.testing.assert_allclose(np.cov(whiten(fitted, rows).T), np.eye(3), atol=1e-6)
-
-
 def test_the_other_coordinates_follow_from_the_independent_ones():
     rows = np.random.default_rng(1).normal(size=(60, 6))
     rows[:, 2] = 4.0  # constant
     rows[:, 4] = 3 * rows[:, 0] - rows[:, 5] + 1
-    kept = measure_directions(rows).independent_coordinates()
+    kept = affine.measure_directions(rows).independent_coordinates()
     assert len(kept) == 4
     # Least squares with a constant finds the others exactly.
     known = np.concatenate([rows[:, kept], np.ones([60, 1])], axis=1)
     solved, *_ = np.linalg.lstsq(known, rows, rcond=None)
     np.testing.assert_allclose(known @ solved, rows, atol=1e-9)
+
+
+def test_an_embedding_is_mapped_towards_the_mean_of_its_neighbours(monkeypatch):
+    monkeypatch.setattr(affine, "_BLOCK_ROWS", 7)
+    rows = correlated(count=30, dim=5).astype(np.float32)
+    x = rows - rows.mean(axis=0, dtype=np.float64)
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    means = np.stack([unit[np.argsort(-unit @ row)[:10]].mean(axis=0) for row in unit])
+    means /= np.linalg.norm(means, axis=1, keepdims=True)
+    penalty = 0.01 * np.trace(x.T @ x) / 5 * np.eye(5)  # a hundredth of the mean variance
+    expected = np.linalg.solve(x.T @ x + penalty, x.T @ means)
+    found = affine.make_affine_layer(affine.fit_neighbours(rows), 5)(rows)
+    np.testing.assert_allclose(found, x @ expected, atol=1e-5)
 
 
 def shake(layer, seed=1):
@@ -203,14 +202,15 @@ def test_a_sentence_is_the_mean_of_its_known_words(unit, sentence, expected):
 @pytest.mark.parametrize(
     ("fit", "rows", "message"),
     [
-        (fit_centering, [[1, np.nan], [1, 2]], "not a finite number"),
-        (fit_whitening, [[1, np.nan], [1, 2]], "not a finite number"),
-        (fit_whitening, [[1.0, 2.0]], "two distinct sentences or more, found 1"),
-        (fit_whitening, np.full((50, 4), 0.1), "are the same"),
-        (lambda rows: fit_whitening(rows, 8), correlated(), "`dimensions`=8: "),
+        (affine.fit_centering, [[1, np.nan], [1, 2]], "not a finite number"),
+        (affine.fit_whitening, [[1, np.nan], [1, 2]], "not a finite number"),
+        (affine.fit_whitening, [[1.0, 2.0]], "two distinct sentences or more, found 1"),
+        (affine.fit_whitening, np.full((50, 4), 0.1), "are the same"),
+        (lambda rows: affine.fit_whitening(rows, 8), correlated(), "`dimensions`=8: "),
         (fit, draw(30, 1) * np.ones([1, 4]), "vary in one direction"),
         (lambda rows: fit(rows, learning_rate=1e30), two_moons(100), "diverged"),
-        (lambda rows: make_affine_layer(fit_centering(rows), 3), [[1, 2]], "expected 3 rows"),
+        (lambda x: affine.make_affine_layer(Fitted({"mean": x[0]}, {}), 3), [[1, 2]], "3 rows"),
+        (affine.fit_neighbours, correlated(10), "more than 10 distinct utterances, found 10"),
     ],
 )
 def test_what_cannot_be_fitted_is_one_error(fit, rows, message):

@@ -1,4 +1,4 @@
-"""Centering embeddings to zero mean, and whitening also to identity covariance (Su et al. 2021)."""
+"""Centering embeddings, whitening them (Su et al. 2021), and bringing them to their neighbours."""
 
 import dataclasses
 
@@ -11,19 +11,16 @@ from dcse_tf.errors import InputError
 # float32 rounding error. Every BERT has at least one such direction, because the outputs of a layer
 # norm sum to a constant before scaling; all-MiniLM-L6-v2 has three constant coordinates.
 _NOISE = 16 * float(np.finfo(np.float32).eps)
-_BLOCK_ROWS = 8192  # converted to float64 at a time: all at once would triple the memory
+_NEIGHBOURS = 10  # 5 and 20 are as good
+_RIDGE = 0.01  # of the mean variance in a direction
+_BLOCK_ROWS = 1024  # converted to float64, or compared with all others, at a time
 
 
 def fit_centering(embeddings: np.ndarray) -> Fitted:
     """The mean of embeddings, float32 `[dim]`; raises InputError if a value is not finite."""
     mean, count = _mean(embeddings), len(embeddings)
-    lengths = np.linalg.norm(embeddings, axis=1).mean(dtype=np.float64)
-    share = float(np.linalg.norm(mean) / lengths) if lengths else 0.0
-    return Fitted(
-        tensors={"mean": mean.astype(np.float32)},
-        facts={"sentences": count, "mean_length": share},
-        summary=f"the mean of {count} sentences is subtracted; its length is {share:.2f} of theirs",
-    )
+    summary = f"the mean of {count} sentences is subtracted"
+    return Fitted({"mean": mean.astype(np.float32)}, {"sentences": count}, summary)
 
 
 def _mean(embeddings: np.ndarray) -> np.ndarray:
@@ -44,13 +41,11 @@ class Directions:
 
     def independent_coordinates(self) -> np.ndarray:
         """A set of `rank` coordinates, ascending; all others are affine functions of them."""
-        dim = len(self.mean)
-        if self.rank == dim:
-            return np.arange(dim)
         import scipy.linalg  # takes a fifth of a second
 
-        _, order = scipy.linalg.qr(self.vectors[:, self.rank :].T, mode="r", pivoting=True)
-        return np.sort(order[dim - self.rank :])
+        scaled = self.vectors * np.sqrt(self.variances)
+        _, order = scipy.linalg.qr(scaled[:, : self.rank].T, mode="r", pivoting=True)
+        return np.sort(order[: self.rank])
 
 
 def measure_directions(embeddings: np.ndarray) -> Directions:
@@ -58,17 +53,15 @@ def measure_directions(embeddings: np.ndarray) -> Directions:
     `[sentences, dim]`, in float64; n sentences vary in at most n - 1 directions. Raises InputError
     if there are fewer than two sentences, all have one embedding, or a value is not finite.
     """
-    count, dim = embeddings.shape
+    count = len(embeddings)
     if count < 2:
         raise InputError(f"expected two distinct sentences or more, found {count}")
     mean = _mean(embeddings)
-    covariance = np.zeros([dim, dim])
-    for start in range(0, count, _BLOCK_ROWS):
-        centred = embeddings[start : start + _BLOCK_ROWS].astype(np.float64) - mean
-        covariance += centred.T @ centred / (count - 1)
+    blocks = (embeddings[i : i + _BLOCK_ROWS] - mean for i in range(0, count, _BLOCK_ROWS))
+    covariance = sum(block.T @ block for block in blocks) / (count - 1)
     vectors, variances, _ = np.linalg.svd(covariance, hermitian=True)
-    length = np.sqrt(np.trace(covariance) + mean @ mean)
-    rank = min(int(np.sum(np.sqrt(variances) > _NOISE * length)), count - 1)
+    noise = _NOISE**2 * (np.trace(covariance) + mean @ mean)
+    rank = min(int(np.sum(variances > noise)), count - 1)
     if rank == 0:
         raise InputError("the embeddings of all sentences are the same: the encoder has collapsed")
     return Directions(mean, vectors, variances, rank)
@@ -83,8 +76,8 @@ def fit_whitening(embeddings: np.ndarray, dimensions: int = 0) -> Fitted:
     count, dim = embeddings.shape
     kept = dimensions or found.rank
     if kept > found.rank:
-        problem = f"{count} sentences vary in only {found.rank} of {dim} directions"
-        raise InputError(f"`dimensions`={dimensions}: the embeddings of {problem}")
+        problem = f"{count} embeddings vary in only {found.rank} of {dim} directions"
+        raise InputError(f"`dimensions`={dimensions}: {problem}")
     matrix = found.vectors[:, :kept] / np.sqrt(found.variances[:kept])
     explained = float(found.variances[:kept].sum() / found.variances.sum())
     return Fitted(
@@ -93,6 +86,30 @@ def fit_whitening(embeddings: np.ndarray, dimensions: int = 0) -> Fitted:
         summary=f"whitening fitted to {count} sentences: {dim} to {kept} dimensions, of "
         f"{found.rank} that vary, with {100 * explained:.2f}% of the variance",
     )
+
+
+def fit_neighbours(embeddings: np.ndarray) -> Fitted:
+    """Fits x -> (x - mean) W by ridge regression: an embedding comes near the mean of the ten most
+    similar ones, itself among them, all less `mean` and of length 1, so that the ways in which they
+    differ count less. Raises InputError as `measure_directions`, and if there are ten or fewer.
+    """
+    found, count, means = measure_directions(embeddings), len(embeddings), []
+    if count <= _NEIGHBOURS:
+        raise InputError(f"expected more than {_NEIGHBOURS} distinct utterances, found {count}")
+    centred = (embeddings - found.mean).astype(np.float32)
+    unit = _normalize(centred)
+    for start in range(0, count, _BLOCK_ROWS):
+        cosines = unit[start : start + _BLOCK_ROWS] @ unit.T
+        nearest = np.argpartition(-cosines, _NEIGHBOURS - 1)[:, :_NEIGHBOURS]
+        means.append(unit[nearest].mean(axis=1))
+    targets = centred.T @ _normalize(np.concatenate(means)) / (count - 1)
+    ridge = found.variances + _RIDGE * found.variances.mean()
+    tensors = {"mean": found.mean, "matrix": found.vectors / ridge @ found.vectors.T @ targets}
+    return Fitted(tensors, {"sentences": count}, f"fitted to each one's neighbours among {count}")
+
+
+def _normalize(rows: np.ndarray) -> np.ndarray:
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), _NOISE)
 
 
 def make_affine_layer(fitted: Fitted, dim: int):
