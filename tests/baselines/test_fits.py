@@ -209,7 +209,7 @@ def test_a_sentence_is_the_mean_of_its_known_words(unit, sentence, expected):
         (lambda rows: affine.fit_whitening(rows, 8), correlated(), "`dimensions`=8: "),
         (fit, draw(30, 1) * np.ones([1, 4]), "vary in one direction"),
         (lambda rows: fit(rows, learning_rate=1e30), two_moons(100), "diverged"),
-        (lambda x: affine.make_affine_layer(Fitted({"mean": x[0]}, {}), 3), [[1, 2]], "3 rows"),
+        (lambda x: affine.make_affine_layer(Fitted({"mean": x}, {}), 3), [1, 2], "expected 3 rows"),
         (affine.fit_neighbours, correlated(10), "more than 10 distinct utterances, found 10"),
     ],
 )
