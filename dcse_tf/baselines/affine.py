@@ -12,7 +12,7 @@ from dcse_tf.errors import InputError
 # norm sum to a constant before scaling; all-MiniLM-L6-v2 has three constant coordinates.
 _NOISE = 16 * float(np.finfo(np.float32).eps)
 _NEIGHBOURS = 10  # 5 and 20 are as good
-_RIDGE = 0.01  # of the mean variance in a direction
+_RIDGE = 0.3  # of the mean variance in a direction
 _BLOCK_ROWS = 1024  # converted to float64, or compared with all others, at a time
 
 
@@ -89,9 +89,10 @@ def fit_whitening(embeddings: np.ndarray, dimensions: int = 0) -> Fitted:
 
 
 def fit_neighbours(embeddings: np.ndarray) -> Fitted:
-    """Fits x -> (x - mean) W by ridge regression: an embedding comes near the mean of the ten most
-    similar ones, itself among them, all less `mean` and of length 1, so that the ways in which they
-    differ count less. Raises InputError as `measure_directions`, and if there are ten or fewer.
+    """Fits x -> (x - mean) W + a mean by ridge regression: x - mean comes near the mean of the ten
+    most similar ones, itself among them, all of length 1, so that the ways in which they differ
+    count less. Where embeddings vary little, the ridge draws W to a times the identity, a being the
+    best factor. Raises InputError as `measure_directions`, and if there are ten or fewer.
     """
     found, count, means = measure_directions(embeddings), len(embeddings), []
     if count <= _NEIGHBOURS:
@@ -103,8 +104,11 @@ def fit_neighbours(embeddings: np.ndarray) -> Fitted:
         nearest = np.argpartition(-cosines, _NEIGHBOURS - 1)[:, :_NEIGHBOURS]
         means.append(unit[nearest].mean(axis=1))
     targets = centred.T @ _normalize(np.concatenate(means)) / (count - 1)
-    ridge = found.variances + _RIDGE * found.variances.mean()
-    tensors = {"mean": found.mean, "matrix": found.vectors / ridge @ found.vectors.T @ targets}
+    factor = np.trace(targets) / found.variances.sum()
+    ridge = _RIDGE * found.variances.mean()
+    targets += ridge * factor * np.eye(len(targets))
+    matrix = found.vectors / (found.variances + ridge) @ found.vectors.T @ targets
+    tensors = {"mean": found.mean, "matrix": matrix, "offset": factor * found.mean}
     return Fitted(tensors, {"sentences": count}, f"fitted to each one's neighbours among {count}")
 
 
@@ -113,8 +117,8 @@ def _normalize(rows: np.ndarray) -> np.ndarray:
 
 
 def make_affine_layer(fitted: Fitted, dim: int):
-    """A Keras layer that maps x, float `[n, dim]`, to (x - mean) @ matrix, in their type; without a
-    matrix to x - mean. Raises InputError if it was fitted to embeddings of another dimension.
+    """A Keras layer that maps x, float `[n, dim]`, to (x - mean) @ matrix + offset, in their type,
+    without those to x - mean. Raises InputError if it was fitted to another dimension.
     """
     from dcse_tf.bert.sentence_modules import AffineMap
     from dcse_tf.matching.heads import AffineMaps
@@ -124,4 +128,5 @@ def make_affine_layer(fitted: Fitted, dim: int):
     if mean.shape != (dim,) or matrix.ndim != 2 or len(matrix) != dim:
         found = f"mean {list(mean.shape)} and matrix {list(matrix.shape)}"
         raise InputError(f"{found}, expected {dim} rows for an encoder of {dim} dimensions")
-    return AffineMaps([AffineMap(mean, matrix, np.zeros(matrix.shape[1], matrix.dtype))])
+    offset = fitted.tensors.get("offset", np.zeros(matrix.shape[1], matrix.dtype))
+    return AffineMaps([AffineMap(mean, matrix, offset)])

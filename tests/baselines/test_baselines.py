@@ -55,8 +55,7 @@ def fit(data_dir, bert, tmp_path_factory):
             path.write_text(json.dumps(VECTORS))
             settings = {"word_vectors": str(path)}
         settings = {} if kind == "lengths" else settings
-        make_options = BASELINES[kind].options
-        fit_baseline(make_options(output_dir=str(folder), **{**settings, **changes}))
+        fit_baseline(BASELINES[kind].options(output_dir=str(folder), **{**settings, **changes}))
         return folder
 
     return run
@@ -78,9 +77,8 @@ def read_tensors(folder):
 @pytest.fixture(scope="module")
 def utterances(bert, data_dir):
     """Of every utterance of the train split, encoded alone: float64 [utterances, dim]."""
-    sample = sample_utterances(data_dir, read_manifest(data_dir), 0, 0)
     batches = SentenceEncoder.load(bert).backend
-    ids, lengths = batches.read_tokens(sample)
+    ids, lengths = batches.read_tokens(sample_utterances(data_dir, read_manifest(data_dir), 0, 0))
     rows = [batches.embed(ids[[i]], int(n)) for i, n in enumerate(lengths)]
     return np.concatenate(rows).astype(np.float64)
 
