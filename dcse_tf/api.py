@@ -145,7 +145,7 @@ def train(options: TrainOptions) -> "Outcome | None":
 
 @_job(FitBaselineOptions)
 def fit_baseline(options: FitBaselineOptions) -> str:
-    """Fits a baseline without training: centering, whitening, neighbours, flow or word vectors.
+    """Fits a baseline without training: centering, whitening, flow or word vectors.
 
     >>> _ = dcse_tf.fit_baseline(
     ...     kind="centering", encoder="run", data_dir="data", output_dir="centred"

@@ -27,12 +27,6 @@ class WhiteningOptions(FittedToEmbeddings):
     )
 
 
-class NeighboursOptions(FittedToEmbeddings):
-    """Settings of `kind`=neighbours."""
-
-    max_sentences: int = 20_000  # each is compared with all others
-
-
 class FlowOptions(FittedToEmbeddings):
     """Settings of `kind`=flow: how a flow is built and fitted."""
 
@@ -56,13 +50,6 @@ for spec in (
         "embeddings to zero mean and identity covariance, Su et al. 2021",
         WhiteningOptions,
         fit=lambda options, corpus: affine.fit_whitening(corpus.embeddings(), options.dimensions),
-        make_layer=affine.make_affine_layer,
-    ),
-    BaselineSpec(
-        "neighbours",
-        "embeddings near the mean of those most similar to them in the corpus, by a linear map",
-        NeighboursOptions,
-        fit=lambda options, corpus: affine.fit_neighbours(corpus.embeddings()),
         make_layer=affine.make_affine_layer,
     ),
     BaselineSpec(

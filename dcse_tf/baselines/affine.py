@@ -1,4 +1,4 @@
-"""Centering embeddings, whitening them (Su et al. 2021), and bringing them to their neighbours."""
+"""Centering embeddings, and whitening them (Su et al. 2021)."""
 
 import dataclasses
 
@@ -11,9 +11,7 @@ from dcse_tf.errors import InputError
 # float32 rounding error. Every BERT has at least one such direction, because the outputs of a layer
 # norm sum to a constant before scaling; all-MiniLM-L6-v2 has three constant coordinates.
 _NOISE = 16 * float(np.finfo(np.float32).eps)
-_NEIGHBOURS = 10  # 5 and 20 are as good
-_RIDGE = 0.3  # of the mean variance in a direction
-_BLOCK_ROWS = 1024  # converted to float64, or compared with all others, at a time
+_BLOCK_ROWS = 1024  # converted to float64 at a time
 
 
 def fit_centering(embeddings: np.ndarray) -> Fitted:
@@ -88,37 +86,9 @@ def fit_whitening(embeddings: np.ndarray, dimensions: int = 0) -> Fitted:
     )
 
 
-def fit_neighbours(embeddings: np.ndarray) -> Fitted:
-    """Fits x -> (x - mean) W + a mean by ridge regression: x - mean comes near the mean of the ten
-    most similar ones, itself among them, all of length 1, so that the ways in which they differ
-    count less. Where embeddings vary little, the ridge draws W to a times the identity, a being the
-    best factor. Raises InputError as `measure_directions`, and if there are ten or fewer.
-    """
-    found, count, means = measure_directions(embeddings), len(embeddings), []
-    if count <= _NEIGHBOURS:
-        raise InputError(f"expected more than {_NEIGHBOURS} distinct utterances, found {count}")
-    centred = (embeddings - found.mean).astype(np.float32)
-    unit = _normalize(centred)
-    for start in range(0, count, _BLOCK_ROWS):
-        cosines = unit[start : start + _BLOCK_ROWS] @ unit.T
-        nearest = np.argpartition(-cosines, _NEIGHBOURS - 1)[:, :_NEIGHBOURS]
-        means.append(unit[nearest].mean(axis=1))
-    targets = centred.T @ _normalize(np.concatenate(means)) / (count - 1)
-    factor = np.trace(targets) / found.variances.sum()
-    ridge = _RIDGE * found.variances.mean()
-    targets += ridge * factor * np.eye(len(targets))
-    matrix = found.vectors / (found.variances + ridge) @ found.vectors.T @ targets
-    tensors = {"mean": found.mean, "matrix": matrix, "offset": factor * found.mean}
-    return Fitted(tensors, {"sentences": count}, f"fitted to each one's neighbours among {count}")
-
-
-def _normalize(rows: np.ndarray) -> np.ndarray:
-    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), _NOISE)
-
-
 def make_affine_layer(fitted: Fitted, dim: int):
-    """A Keras layer that maps x, float `[n, dim]`, to (x - mean) @ matrix + offset, in their type,
-    without those to x - mean. Raises InputError if it was fitted to another dimension.
+    """A Keras layer that maps x, float `[n, dim]`, to (x - mean) @ matrix, in their type; without a
+    matrix to x - mean. Raises InputError if it was fitted to embeddings of another dimension.
     """
     from dcse_tf.bert.sentence_modules import AffineMap
     from dcse_tf.matching.heads import AffineMaps
@@ -128,5 +98,4 @@ def make_affine_layer(fitted: Fitted, dim: int):
     if mean.shape != (dim,) or matrix.ndim != 2 or len(matrix) != dim:
         found = f"mean {list(mean.shape)} and matrix {list(matrix.shape)}"
         raise InputError(f"{found}, expected {dim} rows for an encoder of {dim} dimensions")
-    offset = fitted.tensors.get("offset", np.zeros(matrix.shape[1], matrix.dtype))
-    return AffineMaps([AffineMap(mean, matrix, offset)])
+    return AffineMaps([AffineMap(mean, matrix, np.zeros(matrix.shape[1], matrix.dtype))])

@@ -218,7 +218,7 @@ JOBS = {
         train,
     ),
     "fit_baseline": Job(
-        "Fits an untrained baseline: centering, whitening, neighbours, flow or word vectors.",
+        "Fits an untrained baseline: centering, whitening, flow or word vectors.",
         "baselines.registry:FitBaselineOptions",
         "training.fit_baseline:fit_baseline",
         "the baseline is in {output_dir}; evaluate it with --model={output_dir}",

@@ -32,7 +32,7 @@ VECTORS = {
     "coffee": [0.0, -1.0, 0.5],
 }
 FLOW = {"depth": 1, "hidden_dim": 8, "steps": 2, "batch_size": 32}
-KINDS = ("centering", "whitening", "neighbours", "flow", "word_vectors")
+KINDS = ("centering", "whitening", "flow", "word_vectors")
 
 
 @pytest.fixture(scope="module")

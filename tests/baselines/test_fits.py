@@ -92,22 +92,6 @@ def test_the_other_coordinates_follow_from_the_independent_ones():
     np.testing.assert_allclose(known @ solved, rows, atol=1e-9)
 
 
-def test_an_embedding_is_mapped_towards_the_mean_of_its_neighbours(monkeypatch):
-    monkeypatch.setattr(affine, "_BLOCK_ROWS", 7)
-    rows = correlated(count=30, dim=5).astype(np.float32)
-    x = rows - (mean := rows.mean(axis=0, dtype=np.float64))
-    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
-    means = np.stack([unit[np.argsort(-unit @ row)[:10]].mean(axis=0) for row in unit])
-    means /= np.linalg.norm(means, axis=1, keepdims=True)
-    # Least squares over the rows, and over one more per coordinate, which is only scaled.
-    factor = np.sum(x * means) / np.sum(x * x)
-    more = np.sqrt(0.3 * np.sum(x * x) / 5) * np.eye(5)
-    samples, targets = np.concatenate([x, more]), np.concatenate([means, factor * more])
-    expected = np.linalg.lstsq(samples, targets, rcond=None)[0]
-    found = affine.make_affine_layer(affine.fit_neighbours(rows), 5)(rows)
-    np.testing.assert_allclose(found, x @ expected + factor * mean, atol=1e-5)
-
-
 def shake(layer, seed=1):
     """Random values, so that no part of a layer is the identity."""
     rng = np.random.default_rng(seed)
@@ -212,7 +196,6 @@ def test_a_sentence_is_the_mean_of_its_known_words(unit, sentence, expected):
         (fit, draw(30, 1) * np.ones([1, 4]), "vary in one direction"),
         (lambda rows: fit(rows, learning_rate=1e30), two_moons(100), "diverged"),
         (lambda x: affine.make_affine_layer(Fitted({"mean": x}, {}), 3), [1, 2], "expected 3 rows"),
-        (affine.fit_neighbours, correlated(10), "more than 10 distinct utterances, found 10"),
     ],
 )
 def test_what_cannot_be_fitted_is_one_error(fit, rows, message):

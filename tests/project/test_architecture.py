@@ -52,7 +52,7 @@ BASE = {"arguments", "errors", "files", "input_files", "machine", "options", "pr
 # is paid for by what leaves. "base" are the modules at the top.
 BUDGETS = {
     "base": 1426,
-    "baselines": 705,
+    "baselines": 661,
     "bert": 2536,
     "cli": 419,
     "data": 3340,
@@ -70,7 +70,7 @@ BUDGETS = {
     "spark": 353,
     "tasks": 1891,
     "training": 1559,
-    "tests": 17877,
+    "tests": 17860,
     "experiments": 2980,
     "docs": 2197,
 }
