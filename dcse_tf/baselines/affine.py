@@ -11,7 +11,7 @@ from dcse_tf.errors import InputError
 # float32 rounding error. Every BERT has at least one such direction, because the outputs of a layer
 # norm sum to a constant before scaling; all-MiniLM-L6-v2 has three constant coordinates.
 _NOISE = 16 * float(np.finfo(np.float32).eps)
-_BLOCK_ROWS = 1024  # converted to float64 at a time
+_BLOCK_ROWS = 1024  # converted to float64 at a time: all at once would triple the memory
 
 
 def fit_centering(embeddings: np.ndarray) -> Fitted:
