@@ -126,6 +126,7 @@ def fit_baseline(
     max_sentences: int | None = None,
     seed: int = 0,
     batch_tokens: int = 2048,
+    components: int = 0,
     dimensions: int = 0,
     depth: int = 16,
     hidden_dim: int = 256,

@@ -17,6 +17,7 @@ class CenteringOptions(FittedToEmbeddings):
 
     # The standard error of a coordinate's mean is then a hundredth of its standard deviation.
     max_sentences: int = 10_000
+    components: int = option(0, "First principal components to remove too.", minimum=0)
 
 
 class WhiteningOptions(FittedToEmbeddings):
@@ -40,9 +41,9 @@ class FlowOptions(FittedToEmbeddings):
 for spec in (
     BaselineSpec(
         "centering",
-        "embeddings less the mean of the corpus' utterances",
+        "embeddings less the mean of the corpus' utterances, and less their first components",
         CenteringOptions,
-        fit=lambda options, corpus: affine.fit_centering(corpus.embeddings()),
+        fit=lambda options, corpus: affine.fit_centering(corpus.embeddings(), options.components),
         make_layer=affine.make_affine_layer,
     ),
     BaselineSpec(
@@ -54,8 +55,7 @@ for spec in (
     ),
     BaselineSpec(
         "flow",
-        "embeddings to a Gaussian by an invertible network that is fitted by maximum likelihood "
-        "as in BERT-flow, Li et al. 2020",
+        "embeddings to a Gaussian by an invertible network, BERT-flow, Li et al. 2020",
         FlowOptions,
         # Their module imports TensorFlow.
         fit=lambda options, corpus: load(f"{_FLOW}:fit_flow")(corpus.embeddings(), options),

@@ -1,4 +1,4 @@
-"""Centering embeddings, and whitening them (Su et al. 2021)."""
+"""Centering embeddings, also less their first components, and whitening them (Su et al. 2021)."""
 
 import dataclasses
 
@@ -14,11 +14,21 @@ _NOISE = 16 * float(np.finfo(np.float32).eps)
 _BLOCK_ROWS = 1024  # converted to float64 at a time: all at once would triple the memory
 
 
-def fit_centering(embeddings: np.ndarray) -> Fitted:
-    """The mean of embeddings, float32 `[dim]`; raises InputError if a value is not finite."""
+def fit_centering(embeddings: np.ndarray, components: int = 0) -> Fitted:
+    """The mean of embeddings, and with `components` I - V V^T of as many first principal ones, both
+    float32 (all-but-the-top, Mu and Viswanath 2018). InputError: too many, or as in whitening.
+    """
     mean, count = _mean(embeddings), len(embeddings)
+    tensors = {"mean": mean.astype(np.float32)}
     summary = f"the mean of {count} sentences is subtracted"
-    return Fitted({"mean": mean.astype(np.float32)}, {"sentences": count}, summary)
+    if components:
+        found = measure_directions(embeddings)
+        if components >= found.rank:
+            raise InputError(f"`components`={components}: expected fewer than vary, {found.rank}")
+        top, share = found.vectors[:, :components], found.variances / found.variances.sum()
+        tensors["matrix"] = (np.eye(len(mean)) - top @ top.T).astype(np.float32)
+        summary += f", and {100 * share[:components].sum():.1f}% of their variance is removed"
+    return Fitted(tensors, {"sentences": count}, summary)
 
 
 def _mean(embeddings: np.ndarray) -> np.ndarray:
@@ -74,8 +84,7 @@ def fit_whitening(embeddings: np.ndarray, dimensions: int = 0) -> Fitted:
     count, dim = embeddings.shape
     kept = dimensions or found.rank
     if kept > found.rank:
-        problem = f"{count} embeddings vary in only {found.rank} of {dim} directions"
-        raise InputError(f"`dimensions`={dimensions}: {problem}")
+        raise InputError(f"`dimensions`={dimensions}: only {found.rank} of {dim} directions vary")
     matrix = found.vectors[:, :kept] / np.sqrt(found.variances[:kept])
     explained = float(found.variances[:kept].sum() / found.variances.sum())
     return Fitted(

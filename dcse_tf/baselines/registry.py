@@ -49,8 +49,8 @@ class FittedToEmbeddings(BaselineOptions, EncoderOptions):
 
 @dataclasses.dataclass(frozen=True)
 class Fitted:
-    """The fitted values, as they are stored: arrays by name, and `facts`, JSON values by name, such
-    as figures about the fit; and a sentence about it to show to the user, which is not stored.
+    """The fitted values, as they are stored: arrays by name, and `facts`, JSON values by name; and
+    a sentence about the fit to show to the user, which is not stored.
     """
 
     tensors: Mapping[str, np.ndarray]
@@ -64,8 +64,7 @@ class BaselineSpec:
     to embeddings without an encoder, which cannot be exported. docs/extending.md has an example.
 
     Attributes:
-        name: its value of `kind`.
-        help: one line for `--help`.
+        name, help: its value of `kind`, and one line for `--help`.
         options: a subclass of `FittedToEmbeddings` for a layer, otherwise of `BaselineOptions`.
         fit: (options, corpus) -> `Fitted`. `corpus.embeddings()` are the encoder's of the distinct
             utterances of the train split, float32 `[utterances, dim]`; without one, it is None.
@@ -119,9 +118,8 @@ class Baseline:
     fitted: Fitted
 
     def make(self, dim: int = 0) -> Any:
-        """Makes what the baseline is: the function from texts to embeddings, or the Keras layer
-        after the pooling of an encoder of `dim` dimensions. Raises InputError if a file is damaged,
-        or was fitted to embeddings of another dimension.
+        """The function from texts to embeddings, or the Keras layer after the pooling of an encoder
+        of `dim` dimensions. Raises InputError if a file is damaged, or fits other dimensions.
         """
         path, spec = self.folder / _TENSORS_FILE, self.spec
         try:
@@ -158,16 +156,11 @@ def read_baseline(folder: pathlib.Path) -> Baseline:
 
 
 def write_baseline(
-    folder: pathlib.Path,
-    kind: str,
-    fitted: Fitted,
-    pooling: str | None = None,
-    options: BaselineOptions | None = None,
+    folder: pathlib.Path, kind: str, fitted: Fitted, pooling: str | None = None, **record: Any
 ) -> None:
     """Writes the files that `read_baseline` reads, beside those of the encoder if there is one;
-    `pooling` is the encoder's, and the settings are for the record.
+    `pooling` is the encoder's, and `record`, such as settings, is kept with them.
     """
     write_tensor_file(folder / _TENSORS_FILE, dict(fitted.tensors))
     description = {"kind": kind, "pooling": pooling, "facts": dict(fitted.facts)}
-    settings = {"settings": options.to_dict()} if options else {}
-    write_json(folder / _DESCRIPTION_FILE, description | settings, sort_keys=True)
+    write_json(folder / _DESCRIPTION_FILE, description | record, sort_keys=True)

@@ -33,7 +33,7 @@ def fit_baseline(options: registry.BaselineOptions) -> str:
             checkpoints.write_max_sequence_length(folder, encoder.max_sequence_length)
             sentence_modules.write_prefix(folder, encoder.vocabulary.prefix)
         fitted = spec.fit(options, corpus)
-        registry.write_baseline(folder, spec.name, fitted, pooling, options)
+        registry.write_baseline(folder, spec.name, fitted, pooling, settings=options.to_dict())
     return fitted.summary
 
 

@@ -46,6 +46,10 @@ def test_centering_subtracts_the_mean():
     rows = np.random.default_rng(0).normal(1000.0, 1.0, size=(3000, 5)).astype(np.float32)
     centred = np.asarray(affine.make_affine_layer(affine.fit_centering(rows), 5)(rows), np.float64)
     np.testing.assert_allclose(centred.mean(axis=0), 0, atol=1e-4)
+    rows = correlated()  # all-but-the-top: what is left lies in the directions of least variance
+    kept = np.linalg.eigh(np.cov(rows.T))[1][:, :5]
+    layer = affine.make_affine_layer(affine.fit_centering(rows, components=2), 7)
+    np.testing.assert_allclose(layer(rows), (rows - rows.mean(0)) @ kept @ kept.T, atol=1e-4)
 
 
 # Four sentences vary in three directions.
@@ -190,6 +194,7 @@ def test_a_sentence_is_the_mean_of_its_known_words(unit, sentence, expected):
     [
         (affine.fit_centering, [[1, np.nan], [1, 2]], "not a finite number"),
         (affine.fit_whitening, [[1, np.nan], [1, 2]], "not a finite number"),
+        (lambda rows: affine.fit_centering(rows, 7), correlated(), "`components`=7: .* vary, 7"),
         (affine.fit_whitening, [[1.0, 2.0]], "two distinct sentences or more, found 1"),
         (affine.fit_whitening, np.full((50, 4), 0.1), "are the same"),
         (lambda rows: affine.fit_whitening(rows, 8), correlated(), "`dimensions`=8: "),
