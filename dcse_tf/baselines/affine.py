@@ -24,7 +24,7 @@ def fit_centering(embeddings: np.ndarray, components: int = 0) -> Fitted:
     if components:
         found = measure_directions(embeddings)
         if components >= found.rank:
-            raise InputError(f"`components`={components}: expected fewer than vary, {found.rank}")
+            raise InputError(f"`components`={components}: expected at most {found.rank - 1}")
         top, share = found.vectors[:, :components], found.variances / found.variances.sum()
         tensors["matrix"] = (np.eye(len(mean)) - top @ top.T).astype(np.float32)
         summary += f", and {100 * share[:components].sum():.1f}% of their variance is removed"
