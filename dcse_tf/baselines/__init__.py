@@ -41,7 +41,7 @@ class FlowOptions(FittedToEmbeddings):
 for spec in (
     BaselineSpec(
         "centering",
-        "embeddings less the mean of the corpus' utterances, and less their first components",
+        "embeddings less the mean of the corpus' utterances",
         CenteringOptions,
         fit=lambda options, corpus: affine.fit_centering(corpus.embeddings(), options.components),
         make_layer=affine.make_affine_layer,

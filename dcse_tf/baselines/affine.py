@@ -84,7 +84,7 @@ def fit_whitening(embeddings: np.ndarray, dimensions: int = 0) -> Fitted:
     count, dim = embeddings.shape
     kept = dimensions or found.rank
     if kept > found.rank:
-        raise InputError(f"`dimensions`={dimensions}: only {found.rank} of {dim} directions vary")
+        raise InputError(f"`dimensions`={kept}: {count} embeddings vary in {found.rank} directions")
     matrix = found.vectors[:, :kept] / np.sqrt(found.variances[:kept])
     explained = float(found.variances[:kept].sum() / found.variances.sum())
     return Fitted(

@@ -109,8 +109,10 @@ class Flow(keras.layers.Layer):
 
     def name_variables(self) -> dict[str, keras.Variable]:
         """All variables, by names that do not depend on where the flow was built."""
-        of_steps = [(each.name, *pair) for each in self.steps for pair in enumerate(each.variables)]
-        return {"coordinates": self.coordinates} | {f"{a}/{i}": each for a, i, each in of_steps}
+        named = {"coordinates": self.coordinates}
+        for step in self.steps:
+            named |= {f"{step.name}/{place}": each for place, each in enumerate(step.variables)}
+        return named
 
 
 def make_flow(fitted: Fitted, dim: int) -> Flow:

@@ -158,9 +158,7 @@ def read_baseline(folder: pathlib.Path) -> Baseline:
 def write_baseline(
     folder: pathlib.Path, kind: str, fitted: Fitted, pooling: str | None = None, **record: Any
 ) -> None:
-    """Writes the files that `read_baseline` reads, beside those of the encoder if there is one;
-    `pooling` is the encoder's, and `record`, such as settings, is kept with them.
-    """
+    """Writes the files that `read_baseline` reads; `record`, such as settings, is kept in them."""
     write_tensor_file(folder / _TENSORS_FILE, dict(fitted.tensors))
     description = {"kind": kind, "pooling": pooling, "facts": dict(fitted.facts)}
     write_json(folder / _DESCRIPTION_FILE, description | record, sort_keys=True)

@@ -155,22 +155,23 @@ def test_the_fingerprint_covers_what_was_fitted(kind, baselines, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("suffix", "content", "message"),
     [
-        ("baseline.json", "{", "baseline.json: not a file of fit_baseline"),
-        ("baseline.json", '{"kind": "magic"}', "'magic', expected 'centering'"),
-        ("baseline.json", '{"kind": "whitening"}', "baseline.json: .* pooling None"),
-        ("baseline.safetensors", "x", "baseline.safetensors: cannot be read"),
-        ("baseline.safetensors", {"matrix": np.zeros([8, 8])}, "safetensors: not a file"),
-        ("baseline.safetensors", {"mean": np.ones(8)}, r"tensors: mean \[8\] .* an encoder of 64"),
+        ("json", "{", "baseline.json: not a file of fit_baseline"),
+        ("json", '{"kind": "magic"}', "'magic', expected 'centering'"),
+        ("json", '{"kind": "whitening"}', "baseline.json: .* pooling None"),
+        ("safetensors", "x", "baseline.safetensors: cannot be read"),
+        ("safetensors", {"matrix": np.zeros([8, 8])}, "safetensors: not a file"),
+        ("safetensors", {"mean": np.ones(8)}, r"safetensors: mean \[8\] .* an encoder of 64"),
     ],
 )
-def test_a_damaged_file_is_named(name, content, message, baselines, tmp_path):
+def test_a_damaged_file_is_named(suffix, content, message, baselines, tmp_path):
     folder = shutil.copytree(baselines["whitening"], tmp_path / "copy")
+    path = folder / f"baseline.{suffix}"
     if isinstance(content, dict):
-        safetensors.numpy.save_file(content, folder / name)
+        safetensors.numpy.save_file(content, path)
     else:
-        (folder / name).write_text(content)
+        path.write_text(content)
     with pytest.raises(InputError, match=message):
         SentenceEncoder.load(folder)
 
