@@ -221,6 +221,7 @@ def train(
     prediction_weight: float = 0.0,
     rehearsal_weight: float = 0.0,
     rehearsal_texts: int = 64,
+    average_with: str = "",
     mask_rate: float = 0.15,
     max_predictions: int | None = None,
     max_context_tokens: int = 0,

@@ -33,18 +33,19 @@ class Row:
     train: tuple[str, ...] = ()  # flags of `train`; none for no training
     share: str = ""  # the trained encoder's share of a merge with the starting one; "": no merge
     centred: bool = False  # whether the corpus' mean sentence embedding is subtracted afterwards
+    averaged: bool = False  # whether the model is the average with the encoder of `average_with`
 
 
 BASES = ("untrained", "untrained_centred")
+_IN_DOMAIN = ("--preset=in_domain", "--average_with=short_cosine")  # one training for three rows
 ROWS = {
     "untrained": Row(),
     "untrained_centred": Row(centred=True),
-    **{
-        name: Row((f"--preset={name}",))
-        for name in ("recommended", "in_domain", "cosine", "dse", "simcse")
-    },
+    **{name: Row((f"--preset={name}",)) for name in ("recommended", "cosine", "dse", "simcse")},
     "dialogue_cse_i2": Row(("--preset=dialogue_cse",)),
-    "in_domain_merged": Row(("--preset=in_domain",), share="0.7"),
+    "in_domain": Row(_IN_DOMAIN),
+    "in_domain_merged": Row(_IN_DOMAIN, share="0.7"),
+    "in_domain_averaged": Row(_IN_DOMAIN, averaged=True),
 }
 
 
@@ -53,9 +54,8 @@ class Experiment(report.Experiment):
 
     def make_tables(self) -> list[report.Table]:
         options, lines = self.options, []
-        data = self.prepare(
-            options.name, options.train, options.encoder, options.longest, [0.1, 0.1]
-        )
+        corpus = options.name, options.train, options.encoder, options.longest
+        data = self.prepare(*corpus, [0.1, 0.1])
         held_out = f"{data}/{'test' if options.half == 'report' else 'dev'}.jsonl"
         rows = runs.choose_rows(options, ROWS, ROWS, lambda name, flags: Row(flags))
         for name, row in rows.items():
@@ -82,11 +82,9 @@ class Experiment(report.Experiment):
         kinds = {"responses": (f"--response_selection={held_out}",)}
         if sets := ",".join((*options.sets.values(), *options.guards.values())):
             kinds["retrieval"] = (f"--retrieval={sets}", f"--half={options.half}")
+        evaluate = ("evaluate", "results.json", *flags)
         return [
-            self.add(
-                f"{kind}/{options.half}/{place}",
-                *("evaluate", "results.json", *flags, *given, "--output="),
-            )
+            self.add(f"{kind}/{options.half}/{place}", *evaluate, *given, "--output=")
             for kind, given in kinds.items()
         ]
 
@@ -100,6 +98,7 @@ class Experiment(report.Experiment):
             how = (f"--steps={options.steps}", *LAST_STEP, *options.train_flags, *row.train)
             given = (f"--encoder={start}", f"--data_dir={data}", f"--seed={seed}", "--run_dir=")
             model = self.add(run, "train", "model", *how, *given)
+            model += "/averaged" if row.averaged else ""
         if row.share:
             given = (f"--share={row.share}", f"--start={start}", f"--trained={model}")
             model = self.add(f"merged/{place}", "merge", "model", *given, "--output_dir=")

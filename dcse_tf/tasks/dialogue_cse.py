@@ -56,6 +56,9 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, BatchOptions):
         0.0, "Weight of keeping garbled texts where they were, for other domains.", minimum=0.0
     )
     rehearsal_texts: int = option(64, "Garbled texts in each step, over all devices.", minimum=1)
+    average_with: str = option(
+        "", "Preset to train by, too; the average of both is in RUN/averaged.", resume="free"
+    )
 
     @property
     def divided(self) -> tuple[str, ...]:

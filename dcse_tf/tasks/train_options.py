@@ -361,11 +361,8 @@ def check_negatives(options: Any, each: int = 1) -> None:
     """Refuses more negatives than there are in a batch whose sessions have so many responses."""
     most = each * (options.global_batch_size - 1)
     if max(1, options.negatives) > most:
-        options.refuse(
-            "negatives",
-            "they come from the other sessions of the batch, so at most "
-            f"{each} x (`global_batch_size` - 1) = {most}",
-        )
+        limit = f"at most {each} x (`global_batch_size` - 1) = {most}"
+        options.refuse("negatives", f"they come from the other sessions of the batch, so {limit}")
 
 
 class MaskingOptions(TrainOptions):

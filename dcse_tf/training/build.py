@@ -173,15 +173,13 @@ def _add_encoder(setup: Setup, backbone: keras_hub.models.BertBackbone | None) -
     if options.lora_rank:
         bert.add_adapters(backbone, options.lora_rank, options.seed)
     if setup.modules.pooling == "cls" and not options.end_of_turn:
-        logging.warning(
-            "%s pools by [CLS]; what is trained from it pools by the mean, as in dev scores", folder
-        )
+        told = "%s pools by [CLS]; what is trained from it pools by the mean, as in dev scores"
+        logging.warning(told, folder)
     dense = AffineMaps(setup.modules.maps, name="dense") if setup.modules.maps else None
     parts = options.build_parts(dense.dim if dense else backbone.hidden_dim)
     if dense and parts.centering:
         options.refuse("center_tokens", f"would change the Dense modules of {folder}")
     parts = dataclasses.replace(parts, dense=dense)
     encoder = bert.build_bert_encoder(backbone, dense or parts.centering)
-    return dataclasses.replace(
-        setup, tensors=tensors, backbone=backbone, encoder=encoder, parts=parts
-    )
+    made = {"tensors": tensors, "backbone": backbone, "encoder": encoder, "parts": parts}
+    return dataclasses.replace(setup, **made)

@@ -52,9 +52,8 @@ class CheckpointStore(Hook):
         except (OSError, tf.errors.OpError) as error:
             before = find_checkpoint(self.run_dir)
             kept = f"the last good one is {before}" if before else "there is none before it"
-            raise OutputError(
-                f"{path}: the checkpoint cannot be written: {first_line(error)}; {kept}"
-            ) from error
+            why = f"the checkpoint cannot be written: {first_line(error)}"
+            raise OutputError(f"{path}: {why}; {kept}") from error
         for old in _list(self.run_dir / FOLDER, _NAME)[self.keep :]:
             remove(old)
         self.last = path

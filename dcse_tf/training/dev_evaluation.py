@@ -103,7 +103,6 @@ def _make_samples(setup: Setup) -> list[selection.Sample]:
         few = f"{path}: too few dev sessions"
         if options.dev_samples < metrics.CANDIDATES:
             few = f"`dev_samples`={options.dev_samples}: too few"
-        logging.warning(
-            "%s to rank a response among %d; no response selection", few, metrics.CANDIDATES
-        )
+        told = "%s to rank a response among %d; no response selection"
+        logging.warning(told, few, metrics.CANDIDATES)
     return samples

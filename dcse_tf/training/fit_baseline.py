@@ -1,6 +1,5 @@
 """The job that fits a baseline to the sentences of a corpus."""
 
-import functools
 import pathlib
 import types
 
@@ -10,7 +9,7 @@ from dcse_tf.baselines import registry
 from dcse_tf.bert import checkpoints, sentence_modules
 from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.records import sample_utterances
-from dcse_tf.encoder.graph import EncoderGraph, load_graph
+from dcse_tf.encoder.graph import load_graph
 from dcse_tf.encoder.load import refuse_reranker, resolve_transformer
 from dcse_tf.files import atomic_directory
 from dcse_tf.progress import Progress
@@ -27,7 +26,14 @@ def fit_baseline(options: registry.BaselineOptions) -> str:
             source, _ = resolve_transformer(options.encoder, "encoder")
             refuse_reranker(source, options.encoder, "encoder")
             encoder = load_graph(source, options, options.batch_tokens)
-            embed = functools.partial(_embed_corpus, options, encoder)
+
+            def embed() -> np.ndarray:
+                data_dir, size = pathlib.Path(options.data_dir), options.max_sentences
+                manifest = read_manifest(data_dir, encoder.vocabulary.fingerprint())
+                token_ids = sample_utterances(data_dir, manifest, size, options.seed)
+                read = encoder.read_tokens(token_ids)  # cut to the encoder's longest length
+                return encoder.embed_inputs(*read, progress=Progress("tokens of the corpus").update)
+
             corpus, pooling = types.SimpleNamespace(embeddings=embed), encoder.pooling
             checkpoints.copy_checkpoint(source, folder)
             checkpoints.write_max_sequence_length(folder, encoder.max_sequence_length)
@@ -35,14 +41,3 @@ def fit_baseline(options: registry.BaselineOptions) -> str:
         fitted = spec.fit(options, corpus)
         registry.write_baseline(folder, spec.name, fitted, pooling, settings=options.to_dict())
     return fitted.summary
-
-
-def _embed_corpus(options: registry.FittedToEmbeddings, encoder: EncoderGraph) -> np.ndarray:
-    """The encoder's embeddings of what a baseline is fitted to, distinct utterances of the train
-    split: float32 `[utterances, dim]`.
-    """
-    data_dir = pathlib.Path(options.data_dir)
-    manifest = read_manifest(data_dir, encoder.vocabulary.fingerprint())
-    token_ids = sample_utterances(data_dir, manifest, options.max_sentences, options.seed)
-    read = encoder.read_tokens(token_ids)  # cut to the encoder's longest length
-    return encoder.embed_inputs(*read, progress=Progress("tokens of the corpus").update)

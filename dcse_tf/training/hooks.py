@@ -194,11 +194,8 @@ class Evaluate(Hook):
             files.require_intact(self.folder, kept.files)
             self.kept = kept
         except (InputError, OSError, TypeError, AttributeError) as error:
-            logging.warning(
-                "%s: the encoder that the run has kept is lost: %s; the next evaluation's encoder "
-                "will replace it",
-                *(self.folder, error),
-            )
+            told = "the encoder that the run has kept is lost"
+            logging.warning("%s: %s: %s; the next one replaces it", self.folder, told, error)
 
     def at_boundary(self, step: int) -> None:
         if self.scored.numpy() < step or not self.kept:
@@ -222,10 +219,9 @@ class Evaluate(Hook):
             logging.info("step %d, evaluated in %.0f s:\n%s", step, seconds, format_scores(scores))
             if self.metric not in scores:
                 known = ", ".join(sorted(scores))
-                raise TrainingError(
-                    f"`best_metric`={self.metric}: cannot be computed on these dev data; prepare "
-                    f"them with a larger `dev_fraction`, or choose by one of {known}"
-                )
+                why = f"`best_metric`={self.metric}: cannot be computed on these dev data; prepare"
+                why += f" them with a larger `dev_fraction`, or choose by one of {known}"
+                raise TrainingError(why)
         metric = self.metric if scores else ""
         before = self.kept.score if self.kept else None
         # At step 0 too: a run that never improves keeps the starting encoder, and says so.

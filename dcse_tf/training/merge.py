@@ -1,10 +1,8 @@
 """Averages the weights of an encoder before and after training.
 
-Wortsman et al. 2022 ("Robust fine-tuning of zero-shot models", WiSE-FT, equation 1) interpolate
-linearly between a model and one fine-tuned from it. The result keeps much of what fine-tuning
-taught and loses little of what the initial model could do. Xiao et al. 2023 ("LM-Cocktail") apply
-this to sentence encoders. The weights must be close to each other, so it works for an encoder and
-one trained from it, but not for encoders of different origin.
+The average keeps much of what fine-tuning taught and loses little of what the initial model could
+do (WiSE-FT, Wortsman et al. 2022, equation 1; of sentence encoders LM-Cocktail, Xiao et al. 2023).
+The weights must be close to each other, as are those of encoders trained from one start.
 """
 
 import pathlib

@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
+from dcse_tf.arguments import read_flags
 from dcse_tf.bert.checkpoints import ENCODER_FOLDER
 from dcse_tf.data.records import check_records
 from dcse_tf.files import lock_folder
@@ -18,6 +19,7 @@ from dcse_tf.training.checkpoint_store import CheckpointStore
 from dcse_tf.training.controller import Controller, Hook, StopSignals, name_lost_workers
 from dcse_tf.training.dev_evaluation import make_dev_evaluation
 from dcse_tf.training.hooks import Evaluate, Outcome, Report, SummaryWriter
+from dcse_tf.training.merge import MergeOptions, merge
 from dcse_tf.training.run_directory import begin_run, describe_inputs, record_corpus
 from dcse_tf.training.trainer import divide_cpu, make_strategy, read_worker
 from dcse_tf.training.verdict import give_verdict
@@ -28,8 +30,18 @@ def train(options: TrainOptions) -> Outcome | None:
 
         train(TASKS["simcse"].options(data_dir="data", encoder="package:bert", run_dir="run"))
 
+    With `average_with`, trains with the flags of that preset, too, and averages both encoders.
     Returns None on workers other than the chief, which alone evaluates and writes.
     """
+    second = ""
+    if preset := getattr(options, "average_with", ""):
+        flags = read_flags(TrainOptions, "train", [f"--preset={preset}"])[1]
+        if (task := flags.get("task", options.task)) != options.task:
+            options.refuse("average_with", f"its task is {task}; expected a preset of this task")
+        second = f"{options.run_dir}/{preset}"
+        # If it is finished, it ends at once.
+        train(options.replace(**{**flags, "run_dir": second, "average_with": ""}))
+
     worker, run_dir = read_worker(), pathlib.Path(options.run_dir)
     with contextlib.ExitStack() as stack:
         if worker.is_chief:
@@ -50,7 +62,6 @@ def train(options: TrainOptions) -> Outcome | None:
         hooks = [Hook(resolved.eval_every), Hook(resolved.log_every)]
         if worker.is_chief:
             record_corpus(run_dir, setup.manifest)
-            _log_plan(training)
             hooks = _make_hooks(training, run_dir, scored)
         store = CheckpointStore(run_dir, state, every=resolved.save_every, write=worker.is_chief)
         parts = training.trainer, training.batches, store, hooks
@@ -62,26 +73,28 @@ def train(options: TrainOptions) -> Outcome | None:
             check_records(setup.data_dir, setup.manifest)
             raise  # the data are intact
         outcome = next((hook.outcome for hook in hooks if isinstance(hook, Evaluate)), None)
+        average = str(run_dir / "averaged") if outcome and second else ""
+        if average:
+            both = MergeOptions(start=second, trained=options.run_dir, output_dir=average)
+            merge(both.replace(share=0.5, overwrite=True))
+            logging.info("the average with the encoder of %s is in %s", second, average)
         if not outcome or not outcome.kept.step:
             return outcome
-        return dataclasses.replace(outcome, verdict=give_verdict(setup, run_dir))
+        return dataclasses.replace(outcome, verdict=give_verdict(setup, run_dir, average))
 
 
 def _make_hooks(training: Training, run_dir: pathlib.Path, scored: tf.Variable) -> list[Hook]:
-    """The hooks of the chief worker, without the checkpoints."""
-    options, optimizer = training.setup.options, training.trainer.optimizer
+    """The hooks of the chief worker, without the checkpoints; says what they will watch."""
+    model, optimizer = training.model, training.trainer.optimizer
+    options, trained = training.setup.options, sum(map(keras.ops.size, model.trainable_variables))
+    counts = model.count_params(), int(trained), training.stream.replicas
+    logging.info("%s: %d parameters, %d of them trained, on %d device(s)", model.name, *counts)
+    steps = options.steps, options.global_batch_size, options.epochs
+    logging.info("%d steps of %d samples: %.3g passes over the train split", *steps)
+
     summaries = SummaryWriter(run_dir / "tensorboard")
     evaluate, metric = make_dev_evaluation(training), options.best_metric
     folder, write = run_dir / ENCODER_FOLDER, functools.partial(options.write_encoder, training)
     evaluation = Evaluate(options.eval_every, evaluate, summaries, scored, folder, metric, write)
     report = Report(options.log_every, summaries, options, lambda: float(optimizer.learning_rate))
     return [evaluation, report]
-
-
-def _log_plan(training: Training) -> None:
-    model, options = training.model, training.setup.options
-    trained = sum(int(keras.ops.size(variable)) for variable in model.trainable_variables)
-    counts = model.count_params(), trained, training.stream.replicas
-    logging.info("%s: %d parameters, %d of them trained, on %d device(s)", model.name, *counts)
-    steps = options.steps, options.global_batch_size, options.epochs
-    logging.info("%d steps of %d samples: %.3g passes over the train split", *steps)

@@ -92,9 +92,7 @@ def make_strategy(logical_cpus: int, deterministic: bool) -> tf.distribute.Strat
 
 
 def divide_cpu(logical_cpus: int) -> None:
-    """Divides the CPU into logical devices, if there is no GPU; possible only before TensorFlow's
-    first operation in the process.
-    """
+    """Divides the CPU into logical devices, if there is no GPU; before its first operation."""
     if logical_cpus == 1 or tf.config.list_physical_devices("GPU"):
         return
     cpu = tf.config.list_physical_devices("CPU")[0]
@@ -102,10 +100,8 @@ def divide_cpu(logical_cpus: int) -> None:
     try:
         tf.config.set_logical_device_configuration(cpu, logical)
     except RuntimeError as error:
-        raise OptionError(
-            f"`logical_cpus`={logical_cpus}: TensorFlow has already computed in this process, and "
-            "its CPU can no longer be divided; expected a new process",
-        ) from error
+        late = "TensorFlow has already computed, too late to divide the CPU; expected a new process"
+        raise OptionError(f"`logical_cpus`={logical_cpus}: {late}") from error
 
 
 class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
@@ -227,13 +223,13 @@ class Trainer:
 
     def all_have(self, value: int) -> bool:
         """Whether all workers pass the same value; waits for all of them."""
-        replicas = self.strategy.num_replicas_in_sync
-        return int(self._sum(tf.constant(float(value)))) == value * replicas
 
-    @tf.function
-    def _sum(self, value: tf.Tensor) -> tf.Tensor:
-        values = self.strategy.run(tf.identity, args=(value,))
-        return self.strategy.reduce(tf.distribute.ReduceOp.SUM, values, axis=None)
+        @tf.function
+        def add_up() -> tf.Tensor:
+            values = self.strategy.run(lambda: tf.constant(float(value)))
+            return self.strategy.reduce(tf.distribute.ReduceOp.SUM, values, axis=None)
+
+        return int(add_up()) == value * self.strategy.num_replicas_in_sync
 
     @tf.function(reduce_retracing=True)
     def _train(self, iterator: Iterator[Any], num_steps: tf.Tensor) -> Tensors:

@@ -18,7 +18,6 @@ from dcse_tf.tasks.spec import Setup
 from dcse_tf.training.merge import MergeOptions, merge
 
 SET_FILE = "surroundings.txt"
-_SHARE = MergeOptions.share
 _FEWEST = 200  # queries for a verdict
 # A merge that keeps so much of the gain costs other domains less for next to nothing.
 _ENOUGH = 0.95
@@ -31,14 +30,17 @@ class Verdict:
     Attributes:
         advice: "train", "merge" or "keep".
         start: MAP of the encoder that training started from, in percent.
-        trained, merged: what training adds, and what is left of it after a merge at 0.7.
+        trained, merged: what training adds, and what is left of it after a merge at 0.7, or what
+            the average with a second training adds.
         queries: held-out turns.
+        merge: how to get what was merged.
     """
 
     start: float
     trained: bootstrap.Difference
     merged: bootstrap.Difference
     queries: int
+    merge: str = f"merge it with the start (`dcse merge --share={MergeOptions.share}`)"
 
     @property
     def advice(self) -> str:
@@ -52,8 +54,8 @@ class Verdict:
     def describe(self) -> str:
         """The advice and its reasons, in two sentences."""
         told = {
-            "train": "use the trained encoder; merge it with the start if other domains matter",
-            "merge": f"merge it with the start (`dcse merge --share={_SHARE}`)",
+            "train": f"use the trained encoder, or, if other domains matter, {self.merge}",
+            "merge": self.merge,
             "keep": "keep the encoder that training started from",
         }
         found = ", ".join(
@@ -66,8 +68,9 @@ class Verdict:
         )
 
 
-def give_verdict(setup: Setup, run_dir: pathlib.Path) -> Verdict | None:
-    """Compares a run's encoder with its start, and with a merge of both, on the dev dialogues.
+def give_verdict(setup: Setup, run_dir: pathlib.Path, average: str = "") -> Verdict | None:
+    """Compares a run's encoder with its start, and with a merge of both or the average of two
+    trainings in the folder `average`, on the dev dialogues.
 
     The start compares the surroundings. Writes the set to the run's surroundings.txt, by which
     `dcse evaluate --retrieval` scores any other encoder. None without a start, from a re-ranker, or
@@ -92,9 +95,10 @@ def give_verdict(setup: Setup, run_dir: pathlib.Path) -> Verdict | None:
     retrieval.write_retrieval_set(run_dir / SET_FILE, turns)
 
     with tempfile.TemporaryDirectory(prefix=MARK, dir=run_dir) as folder:  # where there is room
-        merge(MergeOptions(start=str(source), trained=trained, output_dir=folder, overwrite=True))
-        merged = SentenceEncoder.load(folder)
+        both = MergeOptions(start=str(source), trained=trained, output_dir=folder, overwrite=True)
+        merged = SentenceEncoder.load(average or merge(both))
     encoders = start, SentenceEncoder.load(trained), merged
     before, *after = (retrieval.evaluate_retrieval(turns, embed(each)) for each in encoders)
     gain, kept = (bootstrap.difference(before.items, each.items, "map") for each in after)
-    return Verdict(before.scores["map"], gain, kept, len(turns.queries))
+    found = Verdict(before.scores["map"], gain, kept, len(turns.queries))
+    return dataclasses.replace(found, merge=f"use {average}") if average else found

@@ -42,20 +42,14 @@ def test_a_path_is_taken_where_one_file_is_meant(monkeypatch):
     assert prepare_options(input=["~/a", "b"], vocab_size=9).input == ("/home/me/a", "b")
 
 
-def test_numbers_may_be_numpy_s_and_words():
+def test_numbers_may_be_numpy_s_words_lists_or_none():
     options = train_options(steps=np.int64(7), learning_rate=1, dropout=np.float32(0.25))
     assert (options.steps, options.learning_rate, options.dropout) == (7, 1.0, 0.25)
     assert train_options(deterministic=np.True_).deterministic is True
     assert [type(v) for v in (options.steps, options.learning_rate)] == [int, float]
     assert train_options(negatives="all").negatives == 0  # as the command line has it
-
-
-def test_a_list_of_numbers_is_taken():
     for dims in ([8, 16], np.array([8, 16]), ("8", "16")):
         assert train_options(matryoshka_dims=dims, cosine_weight=0.5).matryoshka_dims == ("8", "16")
-
-
-def test_none_is_not_given():
     assert train_options(None, steps=None, decay=None) == train_options()
 
 

@@ -51,19 +51,12 @@ def test_shards_do_not_decide_what_is_drawn_but_the_seed_does(data_dir, tmp_path
     assert sample(data_dir, 20, seed=1) != sample(data_dir, 20)
 
 
-def test_repeated_utterances_count_once(data_dir_of_dialogues):
-    rows = sample(data_dir_of_dialogues, 0)
-    assert len(rows) == len({tuple(row) for row in rows}) < 20
-
-
-@pytest.fixture(scope="module")
-def data_dir_of_dialogues(tmp_path_factory):
-    """Twenty sessions of two turns that all say the same."""
-    folder = tmp_path_factory.mktemp("repeats")
-    path = folder / "one.jsonl"
+def test_repeated_utterances_count_once(tmp_path):
+    path = tmp_path / "one.jsonl"  # twenty sessions of two turns that all say the same
     path.write_text(json_lines({f"{n}": [("a", "s0 t0"), ("b", "s1 t1")] for n in range(20)}))
-    lettered_corpus.prepare_sessions(folder, [2] * 20, input=(str(path),))
-    return folder / "data"
+    lettered_corpus.prepare_sessions(tmp_path, [2] * 20, input=(str(path),))
+    rows = sample(tmp_path / "data", 0)
+    assert len(rows) == len({tuple(row) for row in rows}) < 20
 
 
 def test_every_utterance_is_as_likely_as_any_other(data_dir, every):

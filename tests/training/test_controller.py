@@ -23,7 +23,7 @@ METRICS |= {"without_negatives": 0.0, "diverged": 0.0, "stopped": 0.0}
 class CountingTrainer:
     """Its weight is the sum of the batches taken, of which the one of step n is n + 1."""
 
-    def __init__(self, bad=(), stop_after=None):
+    def __init__(self, bad=(), stop_after=None, by=signal.SIGTERM):
         self.model = keras.Sequential([keras.layers.Dense(1, use_bias=False)])
         self.model.build((None, 1))
         self.weight = self.model.trainable_variables[0]
@@ -31,7 +31,7 @@ class CountingTrainer:
         self.optimizer = keras.optimizers.SGD(0.1)
         self.optimizer.build(self.model.trainable_variables)
         self._bad = set(bad)
-        self._stop_after = stop_after
+        self._stop_after, self._signal = stop_after, by
         self.signals = StopSignals()
 
     def write(self, folder):
@@ -48,13 +48,13 @@ class CountingTrainer:
             assert batch == step + 1
             self.weight.assign_add([[float(batch)]])
             self.optimizer.iterations.assign(step + 1)
-            diverged = step in self._bad
             if step + 1 == self._stop_after:
-                os.kill(os.getpid(), signal.SIGTERM)
+                os.kill(os.getpid(), self._signal)
+                assert isinstance(self.signals.asked, tf.Variable)  # the inner loop reads it
                 while not self.signals.asked.numpy():
                     pass
                 return {**METRICS, "steps": float(done), "stopped": 1.0}
-            if diverged:
+            if diverged := step in self._bad:
                 self.weight.assign([[math.nan]])
                 break
         return {**METRICS, "steps": float(done), "diverged": float(diverged)}
@@ -94,14 +94,15 @@ def test_every_batch_is_taken_once_and_the_run_goes_on_where_it_was_saved(tmp_pa
     assert _weight(ended) == sum(range(1, 21))
 
 
-def test_a_signal_saves_the_step_it_came_in_and_the_evaluation_is_not_lost(tmp_path):
-    scored = []
-    trainer = CountingTrainer(stop_after=10)
+@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_the_step_it_came_in_and_the_evaluation_is_not_lost(tmp_path, by):
+    scored, handler = [], signal.getsignal(by)
+    trainer = CountingTrainer(stop_after=10, by=by)
     evaluate = lambda: scored.append(int(trainer.optimizer.iterations.numpy())) or {"dev/score": 1}  # noqa: E731
-    with pytest.raises(Stopped, match="stopped by SIGTERM at step 10 of 20, which is saved"):
+    with pytest.raises(Stopped, match=f"stopped by {by.name} at step 10 of 20, which is saved"):
         _start(tmp_path, trainer, evaluate)
     assert scored == [0]
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert signal.getsignal(by) is handler
     trainer = CountingTrainer()
     _start(tmp_path, trainer, evaluate)
     assert scored == [0, 10, 20]
@@ -157,16 +158,6 @@ def test_an_evaluation_comes_before_the_checkpoint_of_its_step(tmp_path):
 
     _start(tmp_path, trainer, evaluate, steps=10)
     assert checkpoints == [[], ["step-000000005"]]
-
-
-def test_the_stop_is_a_variable_of_the_inner_loop():
-    signals = StopSignals()
-    with signals.watch():
-        os.kill(os.getpid(), signal.SIGINT)
-        while not signals.asked.numpy():
-            pass
-    assert signals.signal is signal.SIGINT
-    assert isinstance(signals.asked, tf.Variable)
 
 
 def _scores_by_step(trainer, by_step, metric="dev/score"):
@@ -273,15 +264,9 @@ def test_a_resumed_run_replaces_the_kept_encoder_by_a_better_one_alone(tmp_path)
     assert (tmp_path / "encoder/weight").read_text() == "5"
 
 
-def _lose(folder):
-    (folder / "weight").unlink()
-
-
-def _damage(folder):
-    (folder / "weight").write_text("6")
-
-
-@pytest.mark.parametrize("harm", [_lose, _damage, shutil.rmtree])
+@pytest.mark.parametrize("harm", [
+    lambda f: (f / "weight").unlink(), lambda f: (f / "weight").write_text("6"), shutil.rmtree,
+], ids=["lost", "damaged", "all lost"])  # fmt: skip
 def test_a_kept_encoder_that_was_lost_is_replaced_also_at_the_end(tmp_path, caplog, harm):
     by_step = {0: 1.0, 10: 7.0, 20: 5.0}
     trainer = CountingTrainer()

@@ -1,15 +1,20 @@
 """The verdict on a trained encoder: its rule, and a run that ends with it."""
 
+import dataclasses
 import pathlib
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 from tiny_bert import build_backbone, save_checkpoint
 
 import dcse_tf
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.evaluation.bootstrap import Difference
 from dcse_tf.evaluation.retrieval import read_retrieval_set
+from dcse_tf.input_files import read_json_object
+from dcse_tf.options import OptionError
 from dcse_tf.training import verdict
 from dcse_tf.training.verdict import Verdict
 
@@ -80,3 +85,31 @@ def test_a_run_ends_with_a_verdict_and_its_set(settings, monkeypatch):
     # Few turns, as now, give none; the run is finished, and resumes at its end.
     monkeypatch.undo()
     assert dcse_tf.train(**settings).verdict is None
+
+
+def test_a_training_is_averaged_with_another(settings, tmp_path, monkeypatch):
+    monkeypatch.setattr(verdict, "_FEWEST", 10)
+    given = settings | {"preset": "in_domain", "average_with": "debug", "run_dir": str(tmp_path)}
+    with pytest.raises(OptionError, match="`average_with`=simcse: its task is simcse"):
+        dcse_tf.train(**given | {"average_with": "simcse"})
+    found = dcse_tf.train(**given).verdict
+
+    # The second training has the preset's flags, and all else of the first.
+    runs = tmp_path, tmp_path / "debug"
+    first, second = (read_json_object(run / "config.json") for run in runs)
+    flags = {"global_batch_size": 4, "negatives": 2, "dev_samples": 12, "log_every": 2}
+    own = {"average_with": "", "run_dir": f"{runs[1]}", "epochs": second["epochs"]}
+    assert second == first | flags | {"save_every": 2} | own
+
+    folders = [*(run / "encoder" for run in runs), tmp_path / "averaged"]
+    ours, theirs, both = (load_file(folder / "model.safetensors") for folder in folders)
+    assert any((ours[name] != theirs[name]).any() for name in ours)
+    for name in ours:
+        np.testing.assert_allclose(both[name], (ours[name] + theirs[name]) / 2, atol=1e-6)
+    queries = f"{tmp_path}/{verdict.SET_FILE}"
+    scored = dcse_tf.evaluate(model=folders[2], retrieval=queries, max_sequence_length=16)
+    assert found.start + found.merged.value == pytest.approx(scored[0].scores["map"])
+    advice = dataclasses.replace(found, merged=better(9.0)).describe()
+    assert advice.startswith(f"use {folders[2]}. ")
+    # The same command finds both finished.
+    assert dcse_tf.train(**given).verdict == found
