@@ -13,6 +13,7 @@ from dcse_tf.arguments import read_flags
 from dcse_tf.bert.checkpoints import ENCODER_FOLDER
 from dcse_tf.data.records import check_records
 from dcse_tf.files import lock_folder
+from dcse_tf.options import OptionError
 from dcse_tf.tasks.train_options import TrainOptions
 from dcse_tf.training.build import Training, build_training, read_setup
 from dcse_tf.training.checkpoint_store import CheckpointStore
@@ -35,11 +36,13 @@ def train(options: TrainOptions) -> Outcome | None:
     """
     second = ""
     if preset := getattr(options, "average_with", ""):
-        flags = read_flags(TrainOptions, "train", [f"--preset={preset}"])[1]
+        try:
+            flags = read_flags(TrainOptions, "train", [f"--preset={preset}"])[1]
+        except OptionError as error:
+            options.refuse("average_with", str(error))
         if (task := flags.get("task", options.task)) != options.task:
             options.refuse("average_with", f"its task is {task}; expected a preset of this task")
         second = f"{options.run_dir}/{preset}"
-        # If it is finished, it ends at once.
         train(options.replace(**{**flags, "run_dir": second, "average_with": ""}))
 
     worker, run_dir = read_worker(), pathlib.Path(options.run_dir)
@@ -91,7 +94,6 @@ def _make_hooks(training: Training, run_dir: pathlib.Path, scored: tf.Variable) 
     logging.info("%s: %d parameters, %d of them trained, on %d device(s)", model.name, *counts)
     steps = options.steps, options.global_batch_size, options.epochs
     logging.info("%d steps of %d samples: %.3g passes over the train split", *steps)
-
     summaries = SummaryWriter(run_dir / "tensorboard")
     evaluate, metric = make_dev_evaluation(training), options.best_metric
     folder, write = run_dir / ENCODER_FOLDER, functools.partial(options.write_encoder, training)
