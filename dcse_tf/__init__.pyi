@@ -209,6 +209,7 @@ def train(
     batch_form: Literal["plain", "unique", "dense"] = "unique",
     session_turns: int = 16,
     negatives: int | Literal["all"] | None = None,
+    same_place: bool = False,
     temperature: float | None = None,
     center_tokens: bool = False,
     context_turns: int | None = None,

@@ -279,7 +279,7 @@ def draw_matching(step: DialogueStep, negatives: int) -> Segments:
     if step.source.given is None:
         texts = tf.gather(step.utterances, responses)
         roles = tf.gather(step.roles, responses)
-        own = roles if step.source.same_role else None
+        own = roles[:, None] == roles if step.source.same_role else None
         seed = _split_seed(step, 0)
         chosen, mask = sample_negatives(step.session, texts, negatives, seed, own)
         candidates = tf.gather(responses, chosen)

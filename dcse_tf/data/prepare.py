@@ -38,6 +38,7 @@ VOCABULARY_FOLDER = "vocabulary"
 _TURNS = 4096
 _CHARACTERS = 1 << 20
 Chunk = list[tuple[str, Session]]  # sessions in order, each with its split
+Texts = Sequence[np.ndarray]  # the token ids of each
 
 
 class ChunkRecords(NamedTuple):
@@ -190,8 +191,7 @@ class ChunkSerializer:
             tokens=sum(map(len, read)) - self._empty * len(read),
             unknown_tokens=sum(int(np.count_nonzero(own == self._unk_id)) for own in read),
         )
-        records: list[SessionRecord] = []
-        end = 0
+        records, end = list[SessionRecord](), 0
         for session, (split, _) in zip(sessions, chunk, strict=True):
             start, middle = end, end + len(session.turns)
             end += len(session.list_texts())
@@ -223,11 +223,7 @@ class ChunkSerializer:
         return ChunkRecords(records, found, dropped)
 
 
-def _choose_negatives(
-    response: Sequence[np.ndarray],
-    negatives: Sequence[np.ndarray],
-    dropped: collections.Counter[str],
-) -> list[int]:
+def _choose_negatives(response: Texts, negatives: Texts, dropped: corpus.Dropped) -> list[int]:
     """Which negatives the encoder can tell from the response, if it has tokens, and each other."""
     if not any(map(len, response)):
         dropped["sessions_without_response"] += 1

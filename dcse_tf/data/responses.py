@@ -21,6 +21,7 @@ class ResponseStep(Step):
     context: tf.Tensor  # int32 [samples, slots], the turns around each response
     turn_mask: tf.Tensor  # bool [samples, slots], True = real turn
     session: tf.Tensor  # int64 [samples], fingerprints of the sessions
+    near: tf.Tensor | None = None  # bool [samples, samples], responses that are in the same place
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +37,7 @@ class ResponseSource:
     context: Context  # which turns around a response
     session_turns: int  # the most turns of a run in "dense"
     longest: int  # tokens in the corpus's longest utterance
+    same_place: bool = False  # whether negatives stand where the response does, where possible
     samples = "sessions"
 
     def draw(self, element: tf.Tensor, seed: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -54,6 +56,8 @@ class ResponseSource:
             begin = tf.maximum(response + self.context.offsets[0], 0)
             end = tf.minimum(response + max(self.context.offsets[-1], 0) + 1, count)
             drawn["response"] = response - begin
+        if self.same_place:
+            drawn |= {"before": tf.range(begin, end), "after": count - 1 - tf.range(begin, end)}
         return drawn | {name: session[name][begin:end] for name in ("token_ids", "utterances")}
 
     def make_step(
@@ -79,6 +83,11 @@ class ResponseSource:
         step = ResponseStep(*drawn, distinct=distinct)
         step.session = tf.gather(samples["session"], owner)
         step.turn_mask = tf.gather(turn_mask, responses)
+        if self.same_place:
+            # Turns of the session before and after each; from seven on all are in one place.
+            ends = (tf.gather(samples[name].values, responses) for name in ("before", "after"))
+            before, after = (tf.minimum(turns, 7) for turns in ends)
+            step.near = (before[:, None] == before) | (after[:, None] == after)
         # An empty slot repeats the response.
         step.context = tf.where(step.turn_mask, tf.gather(inside, responses), responses[:, None])
         return step
@@ -109,7 +118,7 @@ def sample_negatives(
     response: tf.Tensor,
     negatives: int,
     seed: tf.Tensor,
-    role: tf.Tensor | None = None,
+    better: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Draws negatives for every sample from the responses of the other samples (paper, section 3).
 
@@ -122,8 +131,7 @@ def sample_negatives(
         session, response: int64 `[batch]`, fingerprints of sessions and of the responses' texts.
         negatives: number of negatives to draw per row; 0 for all, in `batch` columns.
         seed: int `[2]`; it alone determines the draw.
-        role: int64 `[batch]`, fingerprints of the responses' roles, to draw only responses of the
-            row's own role where there is any.
+        better: bool `[batch, batch]`, the responses to draw alone for a row that has any of them.
 
     Returns:
         rows: int32 `[batch, 1 + negatives]`, the sample whose response is the candidate. Column 0
@@ -136,15 +144,12 @@ def sample_negatives(
     first_rows = tf.math.unsorted_segment_min(tf.range(batch), text_numbers, texts)
     first_of_text = tf.gather(first_rows, text_numbers) == tf.range(batch)
     # A response text of the row's own session is no negative, even if another session has it too.
-    said = tf.scatter_nd(
-        tf.stack([sessions.idx, text_numbers], axis=1),
-        tf.ones([batch], tf.int32),
-        [tf.size(sessions.y), texts],
-    )
+    pairs = tf.stack([sessions.idx, text_numbers], axis=1)
+    said = tf.scatter_nd(pairs, tf.ones([batch], tf.int32), [tf.size(sessions.y), texts])
     in_own_session = tf.gather(tf.gather(said > 0, sessions.idx), text_numbers, axis=1)
     allowed = ~in_own_session & first_of_text[None, :]
-    if role is not None:
-        allowed = prefer(allowed, role[:, None] == role[None, :])
+    if better is not None:
+        allowed = prefer(allowed, better)
 
     own = tf.range(batch)[:, None]
     if negatives:
@@ -176,7 +181,7 @@ def draw_candidates(step: ResponseStep, negatives: int, numbers: tf.Tensor | Non
         context = numbers[tf.shape(step.token_ids)[0] :][:, None]
         turn_mask = tf.ones_like(context, tf.bool)
     said = tf.gather(step.fingerprints, step.responses)
-    chosen, mask = sample_negatives(step.session, said, negatives, step.seed(ROWS))
+    chosen, mask = sample_negatives(step.session, said, negatives, step.seed(ROWS), step.near)
     candidates = tf.gather(tf.gather(numbers, step.responses), chosen)
     texts = {"context": context, "candidates": candidates}
     return Rows(texts, _mask_targets(turn_mask, mask), splits=step.splits)
@@ -225,9 +230,8 @@ def draw_views(step: Step) -> Rows:
     first = step.add(step.token_ids, step.fingerprints)
     second = step.add(step.token_ids, tf.bitwise.invert(step.fingerprints))
     count = tf.size(first)
-    chosen, mask = sample_negatives(
-        tf.range(count, dtype=tf.int64), step.fingerprints, 0, step.seed(ROWS)
-    )
+    rows, seed = tf.range(count, dtype=tf.int64), step.seed(ROWS)
+    chosen, mask = sample_negatives(rows, step.fingerprints, 0, seed)
     same = step.fingerprints[:, None] == step.fingerprints[None, :]
     is_first = tf.argmax(same, axis=1, output_type=tf.int32) == tf.range(count)
     texts = {"context": first[:, None], "candidates": tf.gather(second, chosen)}

@@ -337,12 +337,13 @@ class BatchOptions(TrainOptions, group=_BATCHES):
     negatives: int = option(
         9, "Negatives for each positive, from other sessions. all: 0.", minimum=0, words={"all": 0}
     )
+    same_place: bool = option(False, "Draw negatives from the same place in dialogues, if any.")
 
     def make_source(self, setup: Setup) -> "Source":
         from dcse_tf.data.responses import ResponseSource
 
-        longest = setup.manifest.max_sequence_length
-        return ResponseSource(self.batch_form, self.context, self.session_turns, longest)
+        turns, longest = self.session_turns, setup.manifest.max_sequence_length
+        return ResponseSource(self.batch_form, self.context, turns, longest, self.same_place)
 
     def default_layout(self) -> str:
         return "padded" if self.batch_form == "plain" else super().default_layout()
@@ -413,10 +414,8 @@ class SequenceOptions(TrainOptions):
         if self.speaker_embeddings:
             speakers = build_speaker_embedding(backbone.hidden_dim, self.seed + 10, tensors)
         elif SPEAKER_TABLE in tensors:
-            logging.warning(
-                "the encoder has speaker embeddings, which are left out; "
-                "`speaker_embeddings` keeps them"
-            )
+            told = "the encoder's speaker embeddings are left out; `speaker_embeddings` keeps them"
+            logging.warning(told)
         return read_with_bert(backbone, speakers)
 
     @property

@@ -63,24 +63,15 @@ def test_a_preset_gives_what_nothing_else_gives():
     assert train_options(preset="siamese_single", task="siamese_multi").task == "siamese_multi"
 
 
-@pytest.mark.parametrize(
-    ("given", "names"),
-    [
-        ({"steps": "ten"}, "`steps`='ten'"),
-        ({"steps": 2.5}, "`steps`=2.5"),
-        ({"steps": True}, "`steps`=True"),
-        ({"steps": -1}, "`steps`=-1"),
-        ({"learning_rate": "fast"}, "`learning_rate`='fast'"),
-        ({"deterministic": 1}, "`deterministic`=1"),
-        ({"run_dir": 3}, "`run_dir`=3"),
-        ({"task": "translation"}, "translation"),
-        ({"tempo": 1}, "tempo"),
-        ({"preset": "nothing"}, "`preset`=nothing: expected one of .*recommended"),
-        ({"preset": "ecd/sts"}, "`preset`=ecd/sts"),
-        ({"data_dir": ""}, "`data_dir` is required"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("given", "names"), [
+    ({"steps": "ten"}, "`steps`='ten'"), ({"steps": 2.5}, "`steps`=2.5"),
+    ({"steps": True}, "`steps`=True"), ({"steps": -1}, "`steps`=-1"),
+    ({"learning_rate": "fast"}, "`learning_rate`='fast'"), ({"run_dir": 3}, "`run_dir`=3"),
+    ({"deterministic": 1}, "`deterministic`=1"), ({"task": "translation"}, "translation"),
+    ({"preset": "nothing"}, "`preset`=nothing: expected one of .*recommended"),
+    ({"preset": "ecd/sts"}, "`preset`=ecd/sts"), ({"tempo": 1}, "tempo"),
+    ({"data_dir": ""}, "`data_dir` is required"),
+], ids=str)  # fmt: skip
 def test_what_cannot_be_used_is_named_without_dashes(given, names):
     with pytest.raises(dcse_tf.OptionError, match=names) as caught:
         dcse_tf.train(**{**TRAIN, **given})

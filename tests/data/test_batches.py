@@ -1,6 +1,7 @@
 """Negatives, the utterance table and its index, on a batch made by hand."""
 
 import collections
+import dataclasses
 import itertools
 
 import numpy as np
@@ -8,7 +9,8 @@ import pytest
 import tensorflow as tf
 from lettered_corpus import turn_ids
 
-from dcse_tf.data.dialogue import Context
+from dcse_tf.data.dialogue import Context, Session, Utterance
+from dcse_tf.data.records import serialize_session
 from dcse_tf.data.responses import ResponseSource, draw_candidates, sample_negatives
 from dcse_tf.data.table import make_batches
 
@@ -280,6 +282,32 @@ def test_dense_negatives_are_no_texts_of_the_own_session():
         own = {tuple(turn_ids(*turn)) for turn in session}
         for _ in session:
             assert set(next(rows)[1:]) == everything - own
+
+
+def test_negatives_of_the_same_place_begin_or_end_their_sessions_alike():
+    sessions = [[(n, turn, 0) for turn in range(3)] for n in (1, 2, 3)]
+    samples = make_sessions(sessions)
+    samples["before"] = tf.ragged.constant([[0, 1, 2], [0, 1, 2], [6, 7, 8]], tf.int32)
+    samples["after"] = tf.ragged.constant([[2, 1, 0], [8, 7, 6], [9, 8, 7]], tf.int32)
+    source = ResponseSource("dense", Context(2, "both"), 16, MAX_TOKENS, same_place=True)
+    (batch,) = draw(samples, source, 0, 2, 1)
+    texts = {tuple(turn_ids(*turn)): turn[:2] for turns in sessions for turn in turns}
+    found = {texts[own]: {texts[x] for x in others} for own, *others in candidates(batch)}
+    far = {(3, 0), (3, 1), (3, 2)}  # seven turns or more before the end, as two of session 2
+    assert found == {
+        **{(1, 0): {(2, 0)}, (1, 1): {(2, 1)}, (1, 2): {(2, 2)}},
+        **{(2, 0): {(1, 0)} | far, (2, 1): {(1, 1)} | far, (2, 2): {(1, 2)}},
+        **{text: {(2, 0), (2, 1)} for text in far},
+    }
+    # The turns of the session count, not those of the run that was drawn of it.
+    texts = [np.array(turn_ids(9, turn, 0)) for turn in range(9)]
+    session = Session("9", tuple(Utterance("a", "b") for _ in texts))
+    run = dataclasses.replace(source, session_turns=3).draw(
+        serialize_session(session, texts), [5, 6]
+    )
+    assert run["before"].numpy().tolist() == (run["before"][0] + tf.range(3)).numpy().tolist()
+    assert (run["before"] + run["after"]).numpy().tolist() == [8, 8, 8]
+    assert run["token_ids"][0].numpy().tolist() == turn_ids(9, int(run["before"][0]), 0)
 
 
 def test_replicas_of_the_dense_form_have_whole_sessions():

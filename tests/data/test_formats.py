@@ -188,34 +188,29 @@ def test_what_the_shops_software_writes_at_the_start_is_removed(tmp_path, openin
     assert turns[2].text  # after the agent has spoken it is part of the talk
 
 
-# (format, a line that is not of the form); the lines around it are of FILES.
-BAD_LINES = [
-    ("session_tsv", "1\tuser"),
-    ("session_tsv", "\tuser\thi"),
-    ("session_tsv", "1\tuser\tback again"),
-    ("jsonl", '{"session_id": "", "turns": []}'),
-    ("jsonl", '{"session_id": "1", "turns": [{"role": 3.5, "text": "a"}]}'),
-    ("jsonl", '{"session_id": "1", "turns": [{"role": "a", "text": 3}]}'),
-    ("jsonl", '{"session_id": "1", "turns": [{"role": "a", "text": "\\ud83d"}]}'),
-    ("jsonl", '{"session_id": "1", "turns": [{"role": "a", "text": "b", "acts": "c"}]}'),
-    ("jsonl", '{"session_id": "1"'),
-    ("jsonl", "[" * 100_000),
-    ("jddc", "s1\tU7\t0"),
-    ("jddc", jddc("s3", "2", "你好")),
-    ("jddc", jddc(" ", "0", "你好")),
-    ("mdc", mdc("3", "system", "hi")),
-    ("mdc", MDC_HEADER),
-    ("ecd", "2\ta\tb"),
-    ("ecd", "1\ta"),
-    ("dialoguecse", "nonsense"),
-    ("dialoguecse", "一\t\t0-1-\t1\t二|三\t0|1"),
-    ("dialoguecse", "一\t\t0-2-\t1\t二\t1"),
-    ("dialoguecse", "一\t\t0-1\t1\t二\t1"),
-    ("ubuntu", "nonsense"),
-]
+# Lines that are not of a format's form; the lines around them are of FILES.
+SESSION = '{"session_id": "1", "turns": [%s]}'
+BAD_LINES = {
+    "session_tsv": ["1\tuser", "\tuser\thi", "1\tuser\tback again"],
+    "jsonl": [
+        *('{"session_id": "", "turns": []}', '{"session_id": "1"', "[" * 100_000),
+        *(SESSION % '{"role": 3.5, "text": "a"}', SESSION % '{"role": "a", "text": 3}'),
+        SESSION % '{"role": "a", "text": "\\ud83d"}',
+        SESSION % '{"role": "a", "text": "b", "acts": "c"}',
+    ],
+    "jddc": ["s1\tU7\t0", jddc("s3", "2", "你好"), jddc(" ", "0", "你好")],
+    "mdc": [mdc("3", "system", "hi"), MDC_HEADER],
+    "ecd": ["2\ta\tb", "1\ta"],
+    "dialoguecse": [
+        *("nonsense", "一\t\t0-1-\t1\t二|三\t0|1", "一\t\t0-2-\t1\t二\t1", "一\t\t0-1\t1\t二\t1")
+    ],
+    "ubuntu": ["nonsense"],
+}
 
 
-@pytest.mark.parametrize(("format", "line"), BAD_LINES)
+@pytest.mark.parametrize(
+    ("format", "line"), [(name, line) for name, lines in BAD_LINES.items() for line in lines]
+)
 def test_a_line_of_another_form_is_named_and_can_be_skipped(tmp_path, format, line):
     content, expected = FILES[format]
     lines = content.rstrip("\n").split("\n")

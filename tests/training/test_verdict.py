@@ -26,20 +26,13 @@ def better(by):
 UNSURE, WORSE = Difference(3.0, -1.0, 7.0, 0.2), better(-2.0)
 
 
-@pytest.mark.parametrize(
-    ("trained", "merged", "advice"),
-    [
-        (better(4.0), better(3.0), "train"),
-        (better(4.0), better(3.9), "merge"),
-        (better(4.0), UNSURE, "train"),
-        (UNSURE, better(1.0), "merge"),
-        (WORSE, better(1.0), "merge"),
-        (UNSURE, UNSURE, "keep"),
-        (WORSE, WORSE, "keep"),
-        # p of 0.03 is certain alone, not as the better of two.
-        (Difference(4.0, 0.1, 7.9, 0.03), UNSURE, "keep"),
-    ],
-)
+@pytest.mark.parametrize(("trained", "merged", "advice"), [
+    (better(4.0), better(3.0), "train"), (better(4.0), better(3.9), "merge"),
+    (better(4.0), UNSURE, "train"), (UNSURE, better(1.0), "merge"), (WORSE, better(1.0), "merge"),
+    (UNSURE, UNSURE, "keep"), (WORSE, WORSE, "keep"),
+    # p of 0.03 is certain alone, not as the better of two.
+    (Difference(4.0, 0.1, 7.9, 0.03), UNSURE, "keep"),
+])  # fmt: skip
 def test_what_is_not_certainly_better_is_not_advised(trained, merged, advice):
     found = Verdict(20.0, trained, merged, 500)
     assert found.advice == advice
