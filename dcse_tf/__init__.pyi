@@ -207,7 +207,6 @@ def train(
     global_batch_size: int | None = None,
     learning_rate: float | None = None,
     batch_form: Literal["plain", "unique", "dense"] = "unique",
-    session_turns: int = 16,
     negatives: int | Literal["all"] | None = None,
     same_place: bool = False,
     temperature: float | None = None,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _BATCHES = "batches and context"
 _MOST_CONTEXT_TOKENS = 448
+_SESSION_TURNS = 16  # dense: consecutive turns of a session in a step, at most
 # Sizes of Turc et al. 2019 ("Well-Read Students Learn Better"), table 1; "base" is BERT's own.
 ENCODER_SIZES: dict[str, tuple[int, int]] = {
     "tiny": (2, 128),
@@ -331,9 +332,6 @@ class BatchOptions(TrainOptions, group=_BATCHES):
         "plain: one response a session (the paper); unique: the same, faster; dense: all turns.",
         choices=("plain", "unique", "dense"),
     )
-    session_turns: int = option(
-        16, "dense: consecutive turns of a session in a step, at most.", minimum=2, maximum=10_000
-    )
     negatives: int = option(
         9, "Negatives for each positive, from other sessions. all: 0.", minimum=0, words={"all": 0}
     )
@@ -342,16 +340,15 @@ class BatchOptions(TrainOptions, group=_BATCHES):
     def make_source(self, setup: Setup) -> "Source":
         from dcse_tf.data.responses import ResponseSource
 
-        turns, longest = self.session_turns, setup.manifest.max_sequence_length
-        return ResponseSource(self.batch_form, self.context, turns, longest, self.same_place)
+        longest = setup.manifest.max_sequence_length
+        sizes = _SESSION_TURNS, longest
+        return ResponseSource(self.batch_form, self.context, *sizes, self.same_place)
 
     def default_layout(self) -> str:
         return "padded" if self.batch_form == "plain" else super().default_layout()
 
     def check(self) -> None:
         super().check()
-        if self.is_given("session_turns") and self.batch_form != "dense":
-            self.refuse("session_turns", "has no meaning without `batch_form`=dense")
         if self.batch_form == "plain" and self.layout not in ("", "padded"):
             self.refuse("layout", "`batch_form`=plain pads every utterance, so only padded")
         # A session gives one response or, with dense, at least two.

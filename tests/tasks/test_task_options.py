@@ -43,7 +43,6 @@ REFUSED = [
     ({**CSE, "prediction_weight": 0.5}, "prediction_weight"),
     ({**CSE, "rehearsal_weight": 0.5}, "rehearsal_weight"),
     ({**CSE, "rehearsal_texts": 8}, "rehearsal_texts"),
-    ({**CSE, "session_turns": 4}, "session_turns"),
     ({**CSE, "batch_form": "plain", "layout": "packed"}, "layout"),
     ({**CSE, "global_batch_size": 4, "negatives": 4}, "negatives"),
     ({**CSE, "best_metric": "dev/map"}, "best_metric"),
