@@ -92,7 +92,7 @@ def make_strategy(logical_cpus: int, deterministic: bool) -> tf.distribute.Strat
 
 
 def divide_cpu(logical_cpus: int) -> None:
-    """Divides the CPU into logical devices, if there is no GPU; before its first operation."""
+    """Divides the CPU into logical devices, if there is no GPU, before TensorFlow computes."""
     if logical_cpus == 1 or tf.config.list_physical_devices("GPU"):
         return
     cpu = tf.config.list_physical_devices("CPU")[0]
