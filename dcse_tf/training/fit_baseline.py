@@ -27,7 +27,7 @@ def fit_baseline(options: registry.BaselineOptions) -> str:
             refuse_reranker(source, options.encoder, "encoder")
             encoder = load_graph(source, options, options.batch_tokens)
 
-            def embed() -> np.ndarray:
+            def embed() -> np.ndarray:  # distinct utterances of train, [utterances, dim]
                 data_dir, size = pathlib.Path(options.data_dir), options.max_sentences
                 manifest = read_manifest(data_dir, encoder.vocabulary.fingerprint())
                 token_ids = sample_utterances(data_dir, manifest, size, options.seed)

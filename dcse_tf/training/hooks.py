@@ -194,8 +194,8 @@ class Evaluate(Hook):
             files.require_intact(self.folder, kept.files)
             self.kept = kept
         except (InputError, OSError, TypeError, AttributeError) as error:
-            told = "the encoder that the run has kept is lost"
-            logging.warning("%s: %s: %s; the next one replaces it", self.folder, told, error)
+            told = "the encoder that the run has kept is lost: %s; the next evaluation replaces it"
+            logging.warning(f"%s: {told}", self.folder, error)
 
     def at_boundary(self, step: int) -> None:
         if self.scored.numpy() < step or not self.kept:

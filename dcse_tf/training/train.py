@@ -26,12 +26,12 @@ from dcse_tf.training.trainer import divide_cpu, make_strategy, read_worker
 from dcse_tf.training.verdict import give_verdict
 
 
-def train(options: TrainOptions) -> Outcome | None:
+def train(options: TrainOptions, judged: bool = True) -> Outcome | None:
     """Trains, from the last checkpoint of the run directory if there is one; see `dcse_tf.train`.
 
         train(TASKS["simcse"].options(data_dir="data", encoder="package:bert", run_dir="run"))
 
-    With `average_with`, trains with the flags of that preset, too, and averages both encoders.
+    With `average_with`, trains by that preset, too, not `judged` by a verdict, and averages both.
     Returns None on workers other than the chief, which alone evaluates and writes.
     """
     second = ""
@@ -43,7 +43,7 @@ def train(options: TrainOptions) -> Outcome | None:
         if (task := flags.get("task", options.task)) != options.task:
             options.refuse("average_with", f"its task is {task}; expected a preset of this task")
         second = f"{options.run_dir}/{preset}"
-        train(options.replace(**{**flags, "run_dir": second, "average_with": ""}))
+        train(options.replace(**{**flags, "run_dir": second, "average_with": ""}), False)
 
     worker, run_dir = read_worker(), pathlib.Path(options.run_dir)
     with contextlib.ExitStack() as stack:
@@ -81,13 +81,13 @@ def train(options: TrainOptions) -> Outcome | None:
             both = MergeOptions(start=second, trained=options.run_dir, output_dir=average)
             merge(both.replace(share=0.5, overwrite=True))
             logging.info("the average with the encoder of %s is in %s", second, average)
-        if not outcome or not outcome.kept.step:
+        if not judged or not outcome or not outcome.kept.step:
             return outcome
         return dataclasses.replace(outcome, verdict=give_verdict(setup, run_dir, average))
 
 
 def _make_hooks(training: Training, run_dir: pathlib.Path, scored: tf.Variable) -> list[Hook]:
-    """The hooks of the chief worker, without the checkpoints; says what they will watch."""
+    """The hooks of the chief worker, without the checkpoints; logs what will be trained."""
     model, optimizer = training.model, training.trainer.optimizer
     options, trained = training.setup.options, sum(map(keras.ops.size, model.trainable_variables))
     counts = model.count_params(), int(trained), training.stream.replicas

@@ -223,13 +223,13 @@ class Trainer:
 
     def all_have(self, value: int) -> bool:
         """Whether all workers pass the same value; waits for all of them."""
+        replicas = self.strategy.num_replicas_in_sync
+        return int(self._sum(tf.constant(float(value)))) == value * replicas
 
-        @tf.function
-        def add_up() -> tf.Tensor:
-            values = self.strategy.run(lambda: tf.constant(float(value)))
-            return self.strategy.reduce(tf.distribute.ReduceOp.SUM, values, axis=None)
-
-        return int(add_up()) == value * self.strategy.num_replicas_in_sync
+    @tf.function
+    def _sum(self, value: tf.Tensor) -> tf.Tensor:
+        values = self.strategy.run(tf.identity, args=(value,))
+        return self.strategy.reduce(tf.distribute.ReduceOp.SUM, values, axis=None)
 
     @tf.function(reduce_retracing=True)
     def _train(self, iterator: Iterator[Any], num_steps: tf.Tensor) -> Tensors:
