@@ -15,7 +15,7 @@ from dcse_tf.matching.head_files import list_head_maps
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.reranker.scorers import make_graph_scorer
 from dcse_tf.tasks.objective import Objective, make_evaluation
-from dcse_tf.tasks.spec import Scores, Setup
+from dcse_tf.tasks.spec import Scores
 
 
 def make_dev_evaluation(objective: Objective) -> Callable[[], Scores]:
@@ -25,17 +25,23 @@ def make_dev_evaluation(objective: Objective) -> Callable[[], Scores]:
     task's similarities, and those on the files of `dev_retrieval` and `dev_sts`. They are
     percentages, except for masked language modelling: a loss, and a share of the predictions.
     """
-    setup = objective.setup
+    setup, options = objective.setup, objective.setup.options
     # With earlier turns as the context first, then with all turns.
-    ways = metrics.all_contexts(setup.options.similarities)
+    ways = metrics.all_contexts(options.similarities)
     names = [name for way in ways for name in metrics.rank_scores(way)]
     names += [*metrics.RETRIEVAL, *metrics.STS]
-    samples = _make_samples(setup) if ways and setup.options.dev_samples else []
-    if samples:
-        turns = setup.options.context.turns
-        told = (f"dev/{way}_r1 and so on: {metrics.describe_context(way, turns)}" for way in ways)
-        message = "dev scores rank a response among %d by the turns around it, at most: %s"
-        logging.info(message, metrics.CANDIDATES, "; ".join(told))
+    samples: list[selection.Sample] = []
+    if ways and options.dev_samples:
+        path, turns, count = setup.data_dir / "dev.jsonl", options.context.turns, metrics.CANDIDATES
+        size = {"candidates": count, "context_turns": turns, "max_samples": options.dev_samples}
+        samples = selection.make_samples(selection.read_dialogues(path), **size, seed=options.seed)
+        told = [f"dev/{way}_r1 and so on: {metrics.describe_context(way, turns)}" for way in ways]
+        if samples:
+            message = "dev scores rank a response among %d by the turns around it, at most: %s"
+            logging.info(message, count, "; ".join(told))
+        else:
+            few = "%s, `dev_samples`=%d: too few sessions to rank a response among %d"
+            logging.warning(few, path, options.dev_samples, count)
     score_task, parts = make_evaluation(objective), list(_list_parts(objective, samples))
 
     def evaluate() -> Scores:
@@ -87,22 +93,3 @@ def _list_parts(
     if options.dev_sts:
         sts = retrieval.read_sts_set(pathlib.Path(options.dev_sts))
         yield lambda: {"": retrieval.evaluate_sts(sts, encode)}
-
-
-def _make_samples(setup: Setup) -> list[selection.Sample]:
-    """Responses of dev sessions, each to be found among some of other sessions."""
-    options, path = setup.options, setup.data_dir / "dev.jsonl"
-    samples = selection.make_samples(
-        selection.read_dialogues(path),
-        candidates=metrics.CANDIDATES,
-        context_turns=options.context.turns,
-        max_samples=options.dev_samples,
-        seed=options.seed,
-    )
-    if not samples:
-        few = f"{path}: too few dev sessions"
-        if options.dev_samples < metrics.CANDIDATES:
-            few = f"`dev_samples`={options.dev_samples}: too few"
-        told = "%s to rank a response among %d; no response selection"
-        logging.warning(told, few, metrics.CANDIDATES)
-    return samples

@@ -59,8 +59,7 @@ def merge(options: MergeOptions) -> pathlib.Path:
     if hash_maps(modules_before.maps) != hash_maps(modules.maps):
         different.append("another Dense module")
     if different:
-        different.append("expected an encoder trained from `start`")
-        options.refuse("trained", "; ".join(different))
+        options.refuse("trained", "; ".join([*different, "expected one trained from `start`"]))
 
     tensors = read_bert_tensors(start, before), read_bert_tensors(trained, config)
     with atomic_directory(pathlib.Path(options.output_dir), options.overwrite) as folder:

@@ -4,12 +4,14 @@ import dataclasses
 import pathlib
 import tempfile
 
+import numpy as np
 from absl import logging
 
 from dcse_tf.bert.checkpoints import ENCODER_FOLDER
+from dcse_tf.encoder.backend import normalize
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.evaluation import bootstrap, retrieval
-from dcse_tf.evaluation.metrics import Encode
+from dcse_tf.evaluation.metrics import Evaluation
 from dcse_tf.evaluation.response_selection import read_dialogues
 from dcse_tf.evaluation.surroundings import build_surroundings_set
 from dcse_tf.files import MARK
@@ -21,6 +23,8 @@ SET_FILE = "surroundings.txt"
 _FEWEST = 200  # queries for a verdict
 # A merge that keeps so much of the gain costs other domains less for next to nothing.
 _ENOUGH = 0.95
+# An encoder that keeps less of its start's effective dimensions finds less among all turns.
+_NARROW = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +37,7 @@ class Verdict:
         trained, merged: what training adds, and what is left of it after a merge at 0.7, or what
             the average with a second training adds.
         queries: held-out turns.
+        dimensions: effective ones of their embeddings by each encoder (Del Giudice 2021, n1).
         merge: how to get what was merged.
     """
 
@@ -40,6 +45,7 @@ class Verdict:
     trained: bootstrap.Difference
     merged: bootstrap.Difference
     queries: int
+    dimensions: tuple[float, ...]
     merge: str = f"merge it with the start (`dcse merge --share={MergeOptions.share}`)"
 
     @property
@@ -49,7 +55,8 @@ class Verdict:
         trained, merged = (each.value if p < 0.05 else 0.0 for each, p in found)
         if max(trained, merged) <= 0.0:
             return "keep"
-        return "merge" if merged >= _ENOUGH * trained else "train"
+        enough = _ENOUGH * trained if self.dimensions[1] >= _NARROW * self.dimensions[0] else 0.0
+        return "merge" if merged > 0.0 and merged >= enough else "train"
 
     def describe(self) -> str:
         """The advice and its reasons, in two sentences."""
@@ -64,7 +71,8 @@ class Verdict:
         )
         return (
             f"{told[self.advice]}. {self.queries} held-out turns find those in similar "
-            f"surroundings with MAP {self.start:.1f} at the start; {found}"
+            f"surroundings with MAP {self.start:.1f} at the start; {found}; "
+            "effective dimensions {:.0f}, trained {:.0f}, merged {:.0f}".format(*self.dimensions)
         )
 
 
@@ -83,11 +91,8 @@ def give_verdict(setup: Setup, run_dir: pathlib.Path, average: str = "") -> Verd
     length, prefix = setup.manifest.max_sequence_length, setup.vocabulary.prefix
     start = SentenceEncoder.load(options.encoder, max_sequence_length=length, prefix=prefix)
     sessions = read_dialogues(setup.data_dir / "dev.jsonl")
-
-    def embed(encoder: SentenceEncoder) -> Encode:  # without a warning of cut texts each time
-        return lambda texts: encoder.encode_and_mark(texts)[0]
-
-    turns = build_surroundings_set(sessions, embed(start), options.seed)
+    # Without a warning of cut texts each time.
+    turns = build_surroundings_set(sessions, lambda x: start.encode_and_mark(x)[0], options.seed)
     if len(turns.queries) < _FEWEST:
         few = "no verdict without labels: %d dev turns have turns around them and rivals, of %d"
         logging.info(few, len(turns.queries), _FEWEST)
@@ -97,8 +102,17 @@ def give_verdict(setup: Setup, run_dir: pathlib.Path, average: str = "") -> Verd
     with tempfile.TemporaryDirectory(prefix=MARK, dir=run_dir) as folder:  # where there is room
         both = MergeOptions(start=str(source), trained=trained, output_dir=folder, overwrite=True)
         merged = SentenceEncoder.load(average or merge(both))
+
+    def score(encoder: SentenceEncoder) -> tuple[Evaluation, float]:
+        import scipy.stats  # takes half a second
+
+        found = normalize(encoder.encode_and_mark(turns.sentences)[0])
+        variances = np.linalg.svd(found - found.mean(axis=0), compute_uv=False) ** 2
+        evaluation = retrieval.evaluate_retrieval(turns, lambda _: found)
+        return evaluation, float(np.exp(scipy.stats.entropy(variances)))
+
     encoders = start, SentenceEncoder.load(trained), merged
-    before, *after = (retrieval.evaluate_retrieval(turns, embed(each)) for each in encoders)
+    (before, *after), dimensions = zip(*map(score, encoders), strict=True)
     gain, kept = (bootstrap.difference(before.items, each.items, "map") for each in after)
-    found = Verdict(before.scores["map"], gain, kept, len(turns.queries))
+    found = Verdict(before.scores["map"], gain, kept, len(turns.queries), dimensions)
     return dataclasses.replace(found, merge=f"use {average}") if average else found

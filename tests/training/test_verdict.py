@@ -26,17 +26,20 @@ def better(by):
 UNSURE, WORSE = Difference(3.0, -1.0, 7.0, 0.2), better(-2.0)
 
 
-@pytest.mark.parametrize(("trained", "merged", "advice"), [
-    (better(4.0), better(3.0), "train"), (better(4.0), better(3.9), "merge"),
-    (better(4.0), UNSURE, "train"), (UNSURE, better(1.0), "merge"), (WORSE, better(1.0), "merge"),
-    (UNSURE, UNSURE, "keep"), (WORSE, WORSE, "keep"),
+# The advice where training keeps half of the effective dimensions, and where it keeps fewer.
+@pytest.mark.parametrize(("trained", "merged", "advice", "narrow"), [
+    (better(4.0), better(3.0), "train", "merge"), (better(4.0), better(3.9), "merge", "merge"),
+    (better(4.0), UNSURE, "train", "train"), (better(4.0), WORSE, "train", "train"),
+    (UNSURE, better(1.0), "merge", "merge"), (WORSE, better(1.0), "merge", "merge"),
+    (UNSURE, UNSURE, "keep", "keep"), (WORSE, WORSE, "keep", "keep"),
     # p of 0.03 is certain alone, not as the better of two.
-    (Difference(4.0, 0.1, 7.9, 0.03), UNSURE, "keep"),
+    (Difference(4.0, 0.1, 7.9, 0.03), UNSURE, "keep", "keep"),
 ])  # fmt: skip
-def test_what_is_not_certainly_better_is_not_advised(trained, merged, advice):
-    found = Verdict(20.0, trained, merged, 500)
+def test_what_is_not_certainly_better_is_not_advised(trained, merged, advice, narrow):
+    found = Verdict(20.0, trained, merged, 500, (100.0, 50.0, 80.0))
     assert found.advice == advice
     assert f"trained {trained.value:+.1f}" in found.describe()
+    assert dataclasses.replace(found, dimensions=(100.0, 49.9, 80.0)).advice == narrow
 
 
 def test_a_re_ranker_is_no_start_to_compare_with(tmp_path):
@@ -75,6 +78,10 @@ def test_a_run_ends_with_a_verdict_and_its_set(settings, monkeypatch):
     }
     start, trained = scores[settings["encoder"]]["map"], scores[model]["map"]
     assert (found.start, found.start + found.trained.value) == pytest.approx((start, trained))
+    encoder = dcse_tf.SentenceEncoder.load(model, max_sequence_length=16)
+    covariance = np.cov(encoder.encode(queries.sentences, normalize_embeddings=True).T)
+    shares = np.abs(np.linalg.eigvalsh(covariance / np.trace(covariance)))
+    assert found.dimensions[1] == pytest.approx(np.prod(shares**-shares), rel=1e-4)
     # Few turns, as now, give none; the run is finished, and resumes at its end.
     monkeypatch.undo()
     assert dcse_tf.train(**settings).verdict is None
