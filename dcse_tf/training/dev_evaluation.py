@@ -40,7 +40,7 @@ def make_dev_evaluation(objective: Objective) -> Callable[[], Scores]:
             message = "dev scores rank a response among %d by the turns around it, at most: %s"
             logging.info(message, count, "; ".join(told))
         else:
-            few = "%s, `dev_samples`=%d: too few sessions to rank a response among %d"
+            few = "%s, `dev_samples`=%d: too few to rank a response among %d; no response selection"
             logging.warning(few, path, options.dev_samples, count)
     score_task, parts = make_evaluation(objective), list(_list_parts(objective, samples))
 

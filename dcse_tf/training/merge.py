@@ -53,13 +53,13 @@ def merge(options: MergeOptions) -> pathlib.Path:
     trained, modules = _find(options.trained, "trained")
     before, config = checkpoints.read_config(start), checkpoints.read_config(trained)
     vocabularies = [read_vocabulary(folder) for folder in (start, trained)]
-    different = [f"{x} {config[x]}, not {before[x]}" for x in _SHAPE if config[x] != before[x]]
+    wrong = [f"{x} {config[x]}, not {before[x]}" for x in _SHAPE if config[x] != before[x]]
     if len({each.with_prefix("").fingerprint() for each in vocabularies}) > 1:
-        different.append("another vocabulary")
+        wrong.append("another vocabulary")
     if hash_maps(modules_before.maps) != hash_maps(modules.maps):
-        different.append("another Dense module")
-    if different:
-        options.refuse("trained", "; ".join([*different, "expected one trained from `start`"]))
+        wrong.append("another Dense module")
+    if wrong:
+        options.refuse("trained", "; ".join([*wrong, "expected an encoder trained from `start`"]))
 
     tensors = read_bert_tensors(start, before), read_bert_tensors(trained, config)
     with atomic_directory(pathlib.Path(options.output_dir), options.overwrite) as folder:

@@ -84,6 +84,8 @@ def test_the_output_is_an_encoder_with_the_trained_ones_files(pair, tmp_path, ru
     }
     with pytest.raises(FileExistsError, match="`overwrite`"):
         run()
+    whole = read_tensors(run(share=1.0, output_dir=str(tmp_path / "whole")))
+    assert all(np.array_equal(second[name], value) for name, value in whole.items())
 
 
 @pytest.mark.slow

@@ -26,7 +26,6 @@ def better(by):
 UNSURE, WORSE = Difference(3.0, -1.0, 7.0, 0.2), better(-2.0)
 
 
-# The advice where training keeps half of the effective dimensions, and where it keeps fewer.
 @pytest.mark.parametrize(("trained", "merged", "advice", "narrow"), [
     (better(4.0), better(3.0), "train", "merge"), (better(4.0), better(3.9), "merge", "merge"),
     (better(4.0), UNSURE, "train", "train"), (better(4.0), WORSE, "train", "train"),
