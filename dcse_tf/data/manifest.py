@@ -74,13 +74,14 @@ def read_manifest(folder: pathlib.Path, tokenizer_fingerprint: str | None = None
         told = f"format version {version}, expected {FORMAT_VERSION}"
         raise InputError(f"{path}: {told}; run prepare_data")
     for place, expected in sizes.items():
-        size = place.stat().st_size if place.is_file() else None
-        if size != expected:
-            found = "no such file" if size is None else f"{size} bytes"
+        found = f"{place.stat().st_size} bytes" if place.is_file() else "no such file"
+        if found != f"{expected} bytes":
             raise InputError(f"{place}: {found}, expected {expected} bytes; run prepare_data")
     if tokenizer_fingerprint not in (None, manifest.tokenizer_fingerprint):
-        told = "tokenised with another vocabulary, casing or prefix than the encoder's"
-        raise InputError(f"{path}: {told}; run prepare_data with `vocab` set to the encoder")
+        prefix = manifest.settings.get("prefix", "")
+        told = f"with another vocabulary, casing or prefix ({prefix!r}) than the encoder's"
+        remedy = "give the encoder this `prefix`, or run prepare_data with `vocab` set to it"
+        raise InputError(f"{path}: tokenised {told}; {remedy}")
     return manifest
 
 
@@ -98,7 +99,6 @@ def read_blocks(folder: pathlib.Path, split: Split) -> Blocks:
     """Reads the index of a split; raises InputError if it is missing or damaged."""
     path = folder / split.index["name"]
     with name_input(f"{path}: cannot be read", OSError):
-        is_whole = hash_file(path) == split.index["sha256"]
-    if not is_whole:
-        raise InputError(f"{path}: its SHA-256 is not the manifest's; run prepare_data again")
+        if hash_file(path) != split.index["sha256"]:
+            raise InputError(f"{path}: its SHA-256 is not the manifest's; run prepare_data again")
     return Blocks(*np.load(path, allow_pickle=False).T)

@@ -122,9 +122,7 @@ class Kept:
 
     def describe(self) -> str:
         """One line, such as "step 80 of 120, dev/map 64.3 (60.1 at the start, 63.1 at the end)"."""
-        text = f"step {self.step}"
-        if self.last_step is not None:
-            text += f" of {self.last_step}"
+        text = f"step {self.step}" + ("" if self.last_step is None else f" of {self.last_step}")
         if self.score is None:
             return f"{text}, the last one: there are no dev data to choose by"
         turns = ""

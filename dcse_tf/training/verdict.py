@@ -38,7 +38,7 @@ class Verdict:
             the average with a second training adds.
         queries: held-out turns.
         dimensions: effective ones of their embeddings by each encoder (Del Giudice 2021, n1).
-        merge: how to get what was merged.
+        average: the folder of that average, if it is what was compared.
     """
 
     start: float
@@ -46,7 +46,7 @@ class Verdict:
     merged: bootstrap.Difference
     queries: int
     dimensions: tuple[float, ...]
-    merge: str = f"merge it with the start (`dcse merge --share={MergeOptions.share}`)"
+    average: str = ""
 
     @property
     def advice(self) -> str:
@@ -60,19 +60,22 @@ class Verdict:
 
     def describe(self) -> str:
         """The advice and its reasons, in two sentences."""
+        name, how = "merged", f"merge it with the start (`dcse merge --share={MergeOptions.share}`)"
+        if self.average:
+            name, how = "averaged", f"use {self.average}"
         told = {
-            "train": f"use the trained encoder, or, if other domains matter, {self.merge}",
-            "merge": self.merge,
+            "train": f"use the trained encoder, or, if other domains matter, {how}",
+            "merge": how,
             "keep": "keep the encoder that training started from",
         }
-        found = ", ".join(
-            f"{name} {each.value:+.1f} ({each.low:+.1f} to {each.high:+.1f})"
-            for name, each in (("trained", self.trained), ("merged", self.merged))
+        trained, both = (
+            f"{each.value:+.1f} ({each.low:+.1f} to {each.high:+.1f}) in {left:.0f}"
+            for each, left in zip((self.trained, self.merged), self.dimensions[1:], strict=True)
         )
         return (
             f"{told[self.advice]}. {self.queries} held-out turns find those in similar "
-            f"surroundings with MAP {self.start:.1f} at the start; {found}; "
-            "effective dimensions {:.0f}, trained {:.0f}, merged {:.0f}".format(*self.dimensions)
+            f"surroundings with MAP {self.start:.1f} at the start, in {self.dimensions[0]:.0f} "
+            f"effective dimensions; trained {trained}; {name} {both}"
         )
 
 
@@ -114,5 +117,4 @@ def give_verdict(setup: Setup, run_dir: pathlib.Path, average: str = "") -> Verd
     encoders = start, SentenceEncoder.load(trained), merged
     (before, *after), dimensions = zip(*map(score, encoders), strict=True)
     gain, kept = (bootstrap.difference(before.items, each.items, "map") for each in after)
-    found = Verdict(before.scores["map"], gain, kept, len(turns.queries), dimensions)
-    return dataclasses.replace(found, merge=f"use {average}") if average else found
+    return Verdict(before.scores["map"], gain, kept, len(turns.queries), dimensions, average)

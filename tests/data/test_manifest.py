@@ -38,7 +38,7 @@ def make_manifest():
         tokenizer_fingerprint="tokenizer",
         splits={"train": split(4, "train-0", "train-1"), "dev": split(1, "dev-0")},
         dropped={"bad_lines": 2},
-        settings={"input": ["对话.tsv"], "seed": 0},
+        settings={"input": ["对话.tsv"], "prefix": "query: "},
     )
 
 
@@ -55,7 +55,7 @@ def test_a_manifest_survives_its_file(folder):
 
 
 def test_another_tokenizer_is_refused(folder):
-    with pytest.raises(InputError, match=r"manifest\.json: .*another vocabulary, casing or prefix"):
+    with pytest.raises(InputError, match=r"manifest\.json: .*casing or prefix \('query: '\)"):
         read_manifest(folder, "other")
 
 

@@ -71,11 +71,10 @@ def test_a_run_ends_with_a_verdict_and_its_set(settings, monkeypatch):
     queries = read_retrieval_set(pathlib.Path(settings["run_dir"]) / verdict.SET_FILE)
     assert found.queries == len(queries.queries) >= 10
     model, retrieval = settings["run_dir"], f"{settings['run_dir']}/{verdict.SET_FILE}"
-    scores = {
-        name: dcse_tf.evaluate(model=name, retrieval=retrieval, max_sequence_length=16)[0].scores
-        for name in (model, settings["encoder"])
-    }
-    start, trained = scores[settings["encoder"]]["map"], scores[model]["map"]
+    start, trained = (
+        dcse_tf.evaluate(model=name, retrieval=retrieval, max_sequence_length=16)[0].scores["map"]
+        for name in (settings["encoder"], model)
+    )
     assert (found.start, found.start + found.trained.value) == pytest.approx((start, trained))
     encoder = dcse_tf.SentenceEncoder.load(model, max_sequence_length=16)
     covariance = np.cov(encoder.encode(queries.sentences, normalize_embeddings=True).T)
@@ -110,5 +109,6 @@ def test_a_training_is_averaged_with_another(settings, tmp_path, monkeypatch):
     assert found.start + found.merged.value == pytest.approx(scored[0].scores["map"])
     advice = dataclasses.replace(found, merged=better(9.0)).describe()
     assert advice.startswith(f"use {folders[2]}. ")
+    assert "averaged +9.0 (" in advice
     # The same command finds both finished.
     assert dcse_tf.train(**given).verdict == found
