@@ -80,7 +80,7 @@ def read_manifest(folder: pathlib.Path, tokenizer_fingerprint: str | None = None
     if tokenizer_fingerprint not in (None, manifest.tokenizer_fingerprint):
         prefix = manifest.settings.get("prefix", "")
         told = f"with another vocabulary, casing or prefix ({prefix!r}) than the encoder's"
-        remedy = "give the encoder this `prefix`, or run prepare_data with `vocab` set to it"
+        remedy = "run prepare_data with `vocab` set to it; if only the prefix differs, give it this"
         raise InputError(f"{path}: tokenised {told}; {remedy}")
     return manifest
 
