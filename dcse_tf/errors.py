@@ -99,6 +99,5 @@ def name_output(path: pathlib.Path, *kinds: type[Exception]) -> Iterator[None]:
         # write. Other subclasses, such as that of a killed worker process, are no write errors.
         is_write_error = error.errno is not None or type(error) is OSError
         if error.filename is None and is_write_error:
-            reason = error.strerror or error
-            raise OutputError(f"{path}: cannot be written: {reason}") from error
+            raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
         raise

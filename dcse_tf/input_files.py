@@ -76,9 +76,10 @@ def resolve_inputs(patterns: Sequence[str], option: str = "input") -> list[pathl
             found = [pattern] if pathlib.Path(pattern).is_file() else sorted(glob.glob(pattern))
         files = [pathlib.Path(name) for name in found if pathlib.Path(name).is_file()]
         if not files:
-            folder = pathlib.Path(pattern).is_dir()
-            found_there = "is a folder; name its files" if folder else "no such file"
-            raise InputError(f"`{option}`={pattern}: {found_there}")
+            why = "a folder; name its files" if pathlib.Path(pattern).is_dir() else "no such file"
+            raise InputError(f"`{option}`={pattern}: {why}")
+        if odd := [name for name in found if not is_encodable(name)]:
+            raise InputError(f"`{option}`={pattern}: the file's name {odd[0]!a} is not UTF-8")
         paths.extend(files)
     return list(dict.fromkeys(paths))  # a file that two patterns match counts once
 

@@ -211,6 +211,8 @@ def read_files(
             told = f"{','.join(config.input)}: the turns of session {session_id!r} have no roles"
             advice = "`alternate_roles` gives them to two speakers in turn"
             raise InputError(f"`input`={told}; {advice}")
+        if config.strip_html:
+            turns = [turn._replace(text=strip_html(turn.text)) for turn in turns]
         yield Session(session_id, tuple(turns), *given)
 
 
@@ -220,9 +222,8 @@ def join_session(raw: Session, config: CorpusOptions, dropped: Dropped) -> Sessi
     `dropped` counts the utterances without text, and the sessions that are too short because turns
     of one speaker were joined.
     """
-    session_id, given = raw.session_id, raw.given
+    session_id, turns, given = raw.session_id, raw.turns, raw.given
     strip = strip_html if config.strip_html else str
-    turns = [Utterance(role, strip(text), *labels) for role, text, *labels in raw.turns]
     spoken = make_session(session_id, turns, join=False).turns
     dropped["empty_utterances"] += len(turns) - len(spoken)
     if given and not make_session(session_id, turns[-1:]).turns:  # a response of HTML alone

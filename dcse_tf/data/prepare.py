@@ -68,8 +68,7 @@ def prepare(config: PrepareOptions, tokenise: Tokenise | None = None) -> Manifes
         if config.vocab:
             vocabulary = read_vocabulary(resolve_checkpoint(config.vocab, "vocab", weights=False))
         else:
-            texts = _TrainTexts(config)
-            vocabulary = train_vocabulary(texts, config.vocab_size, config.lowercase)
+            vocabulary = train_vocabulary(_TrainTexts(config), config.vocab_size, config.lowercase)
             if len(vocabulary.tokens) <= len(SPECIAL_TOKENS):
                 raise InputError(f"`input`={','.join(config.input)}: no text to train on")
             logging.info("trained a vocabulary of %d entries", len(vocabulary.tokens))

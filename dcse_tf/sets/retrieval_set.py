@@ -256,9 +256,9 @@ def build_retrieval(config: BuildRetrievalOptions) -> str:
         if not drawn:
             raise InputError(
                 f"`input`={','.join(config.input)}: no label with `min_label_sentences`="
-                f"{config.min_label_sentences} sentences: {len(labelled)} sentences with one "
-                f"label, {left_out['without_label']} without, {not_drawn['under_two_labels']} "
-                "under several"
+                f"{config.min_label_sentences} sentences: {len(labelled)} with one label, "
+                f"{left_out['without_label']} without, "
+                f"{left_out['with_several_labels'] + not_drawn['under_two_labels']} with several"
             )
         found, dropped = build_retrieval_set(drawn, split, config.candidates, config.max_positives)
         write_retrieval_set(partial, found)

@@ -114,3 +114,6 @@ def test_an_input_that_names_no_file_is_refused(tmp_path, monkeypatch, pattern):
     with pytest.raises(InputError) as caught:
         input_files.resolve_inputs([pattern])
     assert pattern.split("/")[0] in str(caught.value)
+    pathlib.Path("\udce4.tsv").touch()
+    with pytest.raises(InputError, match=r"'\\udce4\.tsv' is not UTF-8"):
+        input_files.resolve_inputs(["*.tsv"])

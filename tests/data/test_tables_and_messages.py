@@ -159,16 +159,17 @@ def test_parquet_with_a_turn_a_row(tmp_path):
         "text.said": pa.array(TURNS["text"], pa.large_string()),
         "day": pa.array([datetime.date(2020, 1, day) for day in (1, 3, 2)]),
         "at": pa.array([10**18 + 1, None, 10**18 + 3], pa.timestamp("ns", "UTC")),
+        "since": pa.array([1, 2, 3], pa.duration("ns")),
     }
     path = write_parquet(tmp_path / "b.parquet", odd)
     columns = ("session_id:a:b", "role:who", "text:text.said")
     assert read(path, columns=columns) == (SESSIONS, 0)
     assert read(path, columns=(*columns, "time:day")) == (SESSIONS, 0)
     assert read(path, columns=(*columns, "time:at"), limit=1) == ({"s": SESSIONS["s"]}, 1)
-    for broken in (b"", path.read_bytes()[:-9]):
+    for broken in (path.read_bytes(), b"", path.read_bytes()[:-9]):
         path.write_bytes(broken)
         with pytest.raises(InputError, match=f"^{path}: cannot be read as Parquet: "):
-            read(path)
+            read(path, columns=(*columns, "time:since"))
 
 
 def test_parquet_with_a_session_a_row(tmp_path):

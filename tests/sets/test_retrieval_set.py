@@ -165,7 +165,7 @@ def test_turns_of_dialogues_are_labelled_by_intent_or_act(tmp_path):
     [
         ([("text", "class")], {}, r"table\.csv:1: no column 'intent' \(`columns`\)"),
         ([("text", "intent"), ("a", "x"), ("b", "")], {}, "none of 1 sentences has both"),
-        ([("text", "intent"), ("a", "x"), ("a", "y")], {}, "`min_label_sentences`=1"),
+        ([("text", "intent"), ("a", "x"), ("a", "y")], {}, "1 with several"),
         ([("text", "intent"), ("?", "x"), ("!", "y")], {"min_words": 1}, "`min_label_sentences`"),
         ([("text", "intent"), ("a", "x")], {"min_label_sentences": 2}, "`min_label_sentences`=2"),
     ],

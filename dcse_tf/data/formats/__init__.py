@@ -102,8 +102,8 @@ register_format(
     "table",
     lambda path, *rest: reading.read_tables([path], *rest),
     help="CSV with any delimiter, or Parquet, with a turn a row: session_id, role, text and, if "
-    "rows are not in order, time; with `spark_master` also Spark tables and ORC; `columns` if the "
-    "columns have other names",
+    "rows are not in order, time; with `spark_master` no CSV, but Spark tables and ORC, too; "
+    "`columns` if the columns have other names",
     columns=reading.NAMES,
 )
 register_format("messages", reading.read_messages, columns=tuple(reading.KEYS), **_LABELS)

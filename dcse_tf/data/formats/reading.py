@@ -164,7 +164,7 @@ def read_parquet(
     """
     pa = require("pyarrow", "parquet", f"reading {path}")
     parquet = require("pyarrow.parquet", "parquet", f"reading {path}")
-    wrong = pa.ArrowException, OSError, UnicodeDecodeError, KeyError
+    wrong = pa.ArrowException, OSError, ValueError, OverflowError, KeyError
     number = 0
     with (
         name_input(f"{path}: cannot be read as Parquet", *wrong),
