@@ -34,8 +34,8 @@ _GROUPS = (
 _HEADINGS = {"main": "Main flags", "": "What is learnt", "evaluation": "Evaluation on dev data"}
 _PRESET = "Settings where no other flag gives them: a preset, or several with commas between."
 _FLAG_FILE = (
-    "File with a flag a line and comments after #. Names of flag files in it are relative to it. "
-    "Of a repeated flag, the last counts."
+    "File with a flag a line; lines that begin with # are comments. Names of flag files in it are "
+    "relative to it. Of a repeated flag, the last counts."
 )
 _BACKTICKS = re.compile("`([a-z][a-z0-9_]*)`")
 _LONGEST_MESSAGE = 1000  # characters

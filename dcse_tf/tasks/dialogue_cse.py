@@ -57,7 +57,7 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, BatchOptions):
     )
     rehearsal_texts: int = option(64, "Garbled texts in each step, over all devices.", minimum=1)
     average_with: str = option(
-        "", "Preset to train by, too; the average of both is in RUN/averaged.", resume="free"
+        "", "Preset to train by, too (its flags win there); average in RUN/averaged.", resume="free"
     )
 
     @property

@@ -48,8 +48,7 @@ class Training(Objective):
 
     def dataset(self, first_step: int = 0) -> tf.data.Dataset:
         """The batches from a step (from 0) on; each step has one per device of this process."""
-        stream = dataclasses.replace(self.stream, first_step=first_step)
-        return self.make_batches(stream, "train")
+        return self.make_batches(dataclasses.replace(self.stream, first_step=first_step), "train")
 
     def batches(self, first_step: int = 0) -> Iterator[Any]:
         """An endless iterator over the batches from a step on, as `trainer.train` takes it."""

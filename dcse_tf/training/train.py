@@ -36,14 +36,15 @@ def train(options: TrainOptions, judged: bool = True) -> Outcome | None:
     """
     second = ""
     if preset := getattr(options, "average_with", ""):
+        second = f"{options.run_dir}/{preset}"
         try:
             flags = read_flags(TrainOptions, "train", [f"--preset={preset}"])[1]
+            if (task := flags.get("task", options.task)) != options.task:
+                raise OptionError(f"its task is {task}; expected a preset of this task")
+            other = options.replace(**{**flags, "run_dir": second, "average_with": ""})
         except OptionError as error:
             options.refuse("average_with", str(error))
-        if (task := flags.get("task", options.task)) != options.task:
-            options.refuse("average_with", f"its task is {task}; expected a preset of this task")
-        second = f"{options.run_dir}/{preset}"
-        train(options.replace(**{**flags, "run_dir": second, "average_with": ""}), False)
+        train(other, False)
 
     worker, run_dir = read_worker(), pathlib.Path(options.run_dir)
     with contextlib.ExitStack() as stack:
@@ -78,7 +79,7 @@ def train(options: TrainOptions, judged: bool = True) -> Outcome | None:
         outcome = next((hook.outcome for hook in hooks if isinstance(hook, Evaluate)), None)
         average = str(run_dir / "averaged") if outcome and second else ""
         if average:
-            both = MergeOptions(start=second, trained=options.run_dir, output_dir=average)
+            both = MergeOptions(start=second, trained=f"{run_dir}/encoder", output_dir=average)
             merge(both.replace(share=0.5, overwrite=True))
             logging.info("the average with the encoder of %s is in %s", second, average)
         if not judged or not outcome or not outcome.kept.step:

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from dcse_tf.arguments import list_presets, parse_flags
+from dcse_tf.arguments import list_presets, parse_flags, read_flags
 from dcse_tf.cli import commands
 from dcse_tf.cli.commands import JOBS, list_options, load_options, main
 from dcse_tf.data.corpus import PrepareOptions
@@ -217,6 +217,11 @@ def test_other_flags_override_a_preset_wherever_they_stand(tmp_path):
     assert train_options("--preset=debug,dialogue_cse").global_batch_size == 20
     assert train_options("siamese_multi", "--preset=siamese_single").task == "siamese_multi"
     assert train_options("--negatives=all").negatives == 0
+    # As train --average_with does, whatever in_domain was given.
+    given = [*TRAIN[:2], "--encoder=e", "--rehearsal_texts=8", "--aggregation=attention"]
+    given = parse_flags(TrainOptions, "train", ["--preset=in_domain", *given])
+    flags = read_flags(TrainOptions, "train", ["--preset=short_cosine"])[1]
+    assert given.replace(**flags).steps == 75
 
 
 def test_flag_files_stand_where_they_are_named(tmp_path, monkeypatch):

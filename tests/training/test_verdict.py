@@ -87,24 +87,26 @@ def test_a_run_ends_with_a_verdict_and_its_set(settings, monkeypatch):
 
 def test_a_training_is_averaged_with_another(settings, tmp_path, monkeypatch):
     monkeypatch.setattr(verdict, "_FEWEST", 10)
-    given = settings | {"preset": "in_domain", "average_with": "debug", "run_dir": str(tmp_path)}
-    for preset, why in {"simcse": "its task is simcse", "none": ".*one of .*short_cosine"}.items():
+    run = tmp_path / "encoder"  # a name that parts of runs have, too
+    given = settings | {"preset": "in_domain", "average_with": "debug", "run_dir": str(run)}
+    refused = {"simcse": "its task is simcse", "none": ".*one of .*short_cosine"}
+    for preset, why in (refused | {"dialogue_cse_i1": "`aggregation`"}).items():
         with pytest.raises(OptionError, match=f"`average_with`={preset}: {why}"):
-            dcse_tf.train(**given | {"average_with": preset})
+            dcse_tf.train(**given | {"average_with": preset, "cosine_weight": 1.0})
     found = dcse_tf.train(**given).verdict
     # The second training has the preset's flags, and all else of the first.
-    runs = tmp_path, tmp_path / "debug"
+    runs = run, run / "debug"
     first, second = (read_json_object(run / "config.json") for run in runs)
     flags = {"global_batch_size": 4, "negatives": 2, "dev_samples": 12, "log_every": 2}
     own = {"average_with": "", "run_dir": f"{runs[1]}", "epochs": second["epochs"]}
     assert second == first | flags | {"save_every": 2} | own
 
-    folders = [*(run / "encoder" for run in runs), tmp_path / "averaged"]
+    folders = [*(run / "encoder" for run in runs), runs[0] / "averaged"]
     ours, theirs, both = (load_file(folder / "model.safetensors") for folder in folders)
     assert any((ours[name] != theirs[name]).any() for name in ours)
     for name in ours:
         np.testing.assert_allclose(both[name], (ours[name] + theirs[name]) / 2, atol=1e-6)
-    queries = f"{tmp_path}/{verdict.SET_FILE}"
+    queries = f"{runs[0]}/{verdict.SET_FILE}"
     scored = dcse_tf.evaluate(model=folders[2], retrieval=queries, max_sequence_length=16)
     assert found.start + found.merged.value == pytest.approx(scored[0].scores["map"])
     advice = dataclasses.replace(found, merged=better(9.0)).describe()
