@@ -224,8 +224,7 @@ class WordPiece(Vocabulary):
         return {"do_lower_case": self.lowercase, **settings}
 
     def write_tokenizer(self, folder: pathlib.Path, max_sequence_length: int = 0) -> None:
-        text = "\n".join(self.tokens) + "\n"
-        (folder / "vocab.txt").write_text(text, encoding="utf-8")
+        (folder / "vocab.txt").write_text("\n".join(self.tokens) + "\n", encoding="utf-8")
         super().write_tokenizer(folder, max_sequence_length)
 
     def make_fast(self) -> tokenizers.Tokenizer:

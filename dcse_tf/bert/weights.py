@@ -242,7 +242,8 @@ def write_bert(
     raises OutputError if it cannot. An MPNet is written as an MPNet, with its own token ids: see
     `number_as_written` of `dcse_tf.bert.tokenizer`.
     """
-    config = {**config, "architectures": ["BertModel"]}
+    dtypes = {x: "float32" for x in ("dtype", "torch_dtype") if x in config}  # not the start's
+    config = {**config, "architectures": ["BertModel"], **dtypes}
     if is_relative(config):
         config, tensors = families.make_mpnet(config, _pad_first(tensors, 1))
     write_json(folder / "config.json", config, sort_keys=True)

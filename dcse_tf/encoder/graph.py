@@ -242,8 +242,8 @@ def _read_pooling(
     else:
         modules = read_modules(folder, dim)
         maps = (*modules.maps, *(heads[side] if side else ()))
-        layer, fingerprint = AffineMaps(maps) if maps else None, hash_maps(maps)
-        pooling = "mean" if side else modules.pooling or "mean"
+        layer = AffineMaps(maps, name=f"{side}_head" if side else "dense") if maps else None
+        pooling, fingerprint = "mean" if side else modules.pooling or "mean", hash_maps(maps)
         if modules.unit_norm and not side:
             what = "%s has Normalize; here embeddings keep their length, export has `unit_norm`"
             logging.info(what, folder)

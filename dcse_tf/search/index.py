@@ -180,10 +180,10 @@ class SearchIndex:
         # Twice as many candidates, ranked by their exact cosines.
         wanted = min(2 * top, len(self._matrix))
         _, rows = self._faiss.search(np.ascontiguousarray(queries, np.float32), wanted)
-        # Where many rows are equal, lists are empty: with nothing in those read, all are compared.
+        # Where many rows are equal, lists are empty: with too few in those read, all are compared.
         return [
             rank_rows(self._matrix, np.unique(found[found >= 0]), query, top)  # -1: none found
-            if found.max() >= 0
+            if np.count_nonzero(found >= 0) >= min(top, len(self._matrix))
             else find_nearest(self._matrix, query[None], top)[0]
             for found, query in zip(rows, queries, strict=True)
         ]

@@ -193,7 +193,7 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
     """
     with contextlib.ExitStack() as stack:
         parent = "" if config.index else stack.enter_context(tempfile.TemporaryDirectory())
-        folder = pathlib.Path(config.index or f"{parent}/index")
+        folder = pathlib.Path(config.index or f"{parent}/index").absolute()
         restore_replaced(folder)
         # A folder with anything else in it must never be replaced.
         files = [folder / name for name in (MADE_FROM_FILE, layout.TABLE_FILE)]

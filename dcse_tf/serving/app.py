@@ -6,7 +6,7 @@ import concurrent.futures
 import contextlib
 import hmac
 import math
-import pathlib
+import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
@@ -190,8 +190,8 @@ class Service:
     clusters: Clusters | None = None  # that texts are labelled by
 
     def __init__(self, options: ServeOptions, encoder: SentenceEncoder, reranker: Reranker | None):
-        # Without a name of its own, a model has the last part of its folder's or its package's.
-        self.name = options.name or pathlib.PurePath(options.model.removeprefix("package:")).name
+        where = os.path.abspath(options.model.removeprefix("package:"))  # its last part names it
+        self.name = options.name or os.path.basename(where)
         self.encoder = encoder
         wait = options.max_wait_ms / 1000
         self.batcher = Batcher(self._compute, options.batch_tokens, wait, options.max_queue)
@@ -356,12 +356,12 @@ def _answer_error(request: fastapi.Request, error: Exception) -> Response:
         case QueueFull():
             status, message = 429, "Too many texts wait; try again in 1 s."
             headers = {"Retry-After": "1"}
-        case RequestValidationError() if len(error.errors()[0]["loc"]) == 1:
-            status, message = 400, "the body: expected JSON, as Content-Type: application/json."
         case RequestValidationError():
-            first = error.errors()[0]
+            status, first = 400, error.errors()[0]
             field = ".".join(map(str, first["loc"][1:]))
-            status, message = 400, f"{field}: {first['msg'].removeprefix('Value error, ')}."
+            message = f"{field}: {first['msg'].removeprefix('Value error, ')}."
+            if not field or first["type"] == "json_invalid":
+                message = "the body: expected JSON, as Content-Type: application/json."
         case HTTPException():
             status, message, headers = error.status_code, str(error.detail), error.headers
         case _:

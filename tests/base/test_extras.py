@@ -64,6 +64,16 @@ def test_the_packages_that_messages_name_are_those_of_setup_py():
     assert names == PACKAGES
 
 
+def test_an_installation_without_tensorflow_has_the_other_packages():
+    setup, page = (
+        pathlib.Path(__file__).parents[2] / name for name in ("setup.py", "docs/operating.md")
+    )
+    required = re.search(r"install_requires=\[(.*?)\]", setup.read_text(), re.DOTALL)[1]
+    named = re.search("pip install -c constraints.txt (absl-py .*)", page.read_text())[1].split()
+    left_out = {"tensorboard", "tqdm", "transformers"}  # the hub's client brings tqdm
+    assert {name.lower() for name in re.findall(r' "([\w-]+)', required)} <= {*named, *left_out}
+
+
 def test_a_package_that_is_there_is_given():
     assert require("json.decoder", extra="none", why="nothing").JSONDecoder
     with pytest.raises(InputError, match=r"reading a.bin needs no_such_package"):

@@ -133,6 +133,7 @@ def test_an_approximate_index_finds_what_exact_search_does(tmp_path):
     equal = write_index(tmp_path / "b", [f"{n} a" for n in range(400)], [10.0] * 400, "ivf")
     found = SearchIndex(equal, nprobe=1).search(draw_directions(20, 2), 3)
     assert [len(hits) for hits in found] == [3] * 20  # although all lists but one are empty
+    assert {len(rows) for rows, _ in SearchIndex(folder, nprobe=1).find(queries, 900)} == {900}
     for damaged in (b"nothing", content[:30], content[:-9]):
         (folder / layout.FAISS_FILE).write_bytes(damaged)
         with pytest.raises(InputError, match="not a FAISS index"):
@@ -217,7 +218,8 @@ def test_answers_are_the_texts_of_highest_cosine(config, encoder, monkeypatch):
     monkeypatch.setattr(job, "_QUERIES_AT_A_TIME", 1)
     assert ask(config.replace(index=""), QUERIES) == answers
     monkeypatch.setattr(job, "build_index", None)
-    assert ask(config.replace(corpus=""), QUERIES) == answers
+    monkeypatch.chdir(config.index)
+    assert ask(config.replace(corpus="", index="."), QUERIES) == answers
 
 
 @pytest.mark.slow

@@ -74,8 +74,9 @@ def post(app, path, **body):
 
 @pytest.fixture(scope="module")
 def app(models):
-    options = ServeOptions(model=str(models[0]), reranker=str(models[1]), max_body_mb=0.02)
+    options = ServeOptions(model=".", reranker=str(models[1]), max_body_mb=0.02)
     with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(models[0])
         patch.setenv("DCSE_API_KEY", f"another\n{KEY}")
         return make_app(options)
 
@@ -170,7 +171,7 @@ def test_without_a_re_ranker_documents_are_ordered_by_cosine(encoder, unit_norm)
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "message"),
     [
-        ("POST", "/v1/embeddings", '{"input": ["a"', 400, "JSON"),
+        ("POST", "/v1/embeddings", '{"input": ["a"', 400, "the body: expected JSON, as Content-T"),
         ("POST", "/v1/embeddings", b'{"input": "\xff"}', 400, "body"),
         ("POST", "/v1/embeddings", "[" * 10_000, 400, "body"),
         ("POST", "/v1/embeddings", "", 400, "the body: expected JSON, as Content-Type: "),

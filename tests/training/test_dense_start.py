@@ -85,8 +85,9 @@ def test_a_run_embeds_matches_and_projects_behind_them(start, run, tmp_path):
     tokens = [apply_maps(below.backend.embed_tokens([text])[text]) for text in TEXTS]
     expected = reference.similarity(tokens[:2], tokens[2])
     np.testing.assert_allclose(encoder.similarity(TEXTS[:2], TEXTS[2:]), expected, atol=1e-5)
-    behind = SentenceEncoder.load(run, projection="context").encode(TEXTS)
-    unit = behind / np.linalg.norm(behind, axis=1, keepdims=True)
+    head = SentenceEncoder.load(run, projection="context")
+    assert head.backend.postprocessing.name == "context_head"  # as cards of exports call it
+    unit = head.encode(TEXTS, normalize_embeddings=True)
     np.testing.assert_allclose(encoder.project(embeddings, "context"), unit, atol=1e-5)
 
     for form in ("sentence_transformers", "saved_model"):

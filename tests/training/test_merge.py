@@ -65,7 +65,10 @@ def test_the_output_is_an_encoder_with_the_trained_ones_files(pair, tmp_path, ru
     attention = equations.build_turn_attention("additive_attention", DIM, 5)
     equations.write_matching(trained, equations.MatchingForm(attention=attention))
     sentence_modules.write_modules(trained, SentenceModules("cls", unit_norm=True), DIM)
+    half = checkpoints.read_config(trained) | {"torch_dtype": "float16"}
+    (trained / "config.json").write_text(json.dumps(half))
     merged = run(trained=str(trained), share=0.25)
+    assert checkpoints.read_config(merged)["torch_dtype"] == "float32"  # as its tensors
     first, second, found = map(read_tensors, (*pair, merged))
     for name, value in found.items():
         expected = 0.75 * first[name].astype(np.float64) + 0.25 * second[name]
