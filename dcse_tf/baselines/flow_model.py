@@ -104,8 +104,7 @@ class Flow(keras.layers.Layer):
     def log_likelihood(self, x):
         """Log-density of x, float `[n, dimensions]`, in nats, if z is Gaussian; float `[n]`."""
         z, log_determinant = self._transform(x)
-        squares = ops.sum(ops.square(z) + math.log(2.0 * math.pi), axis=1)
-        return log_determinant - 0.5 * squares
+        return log_determinant - 0.5 * ops.sum(ops.square(z) + math.log(2.0 * math.pi), axis=1)
 
     def name_variables(self) -> dict[str, keras.Variable]:
         """All variables, by names that do not depend on where the flow was built."""

@@ -91,10 +91,12 @@ BASELINES: dict[str, BaselineSpec] = {}
 
 def register_baseline(spec: BaselineSpec) -> None:
     """Registers a baseline for `fit_baseline` and for all jobs that load an encoder, again if its
-    `fit` was edited; raises ValueError if another has its name.
+    `fit` was edited; raises ValueError if another has its name or its options.
     """
-    if not spec.name or not is_edited(spec.fit, BASELINES.get(spec.name, spec).fit):
-        raise ValueError(f"baseline {spec.name!r}: expected a name that no other has")
+    known = BASELINES.get(spec.name, spec)
+    same = [x for x in BASELINES.values() if x is not known and x.options is spec.options]
+    if not spec.name or same or not is_edited(spec.fit, known.fit):
+        raise ValueError(f"baseline {spec.name!r}: expected a name and options that no other has")
     BASELINES[spec.name] = spec
 
 

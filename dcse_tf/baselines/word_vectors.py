@@ -116,8 +116,7 @@ def read_word_vectors(
     problem = f"{path}: expected word2vec's text or .bin form, or GloVe's text"
     with name_input(problem, *_BROKEN, IndexError, OverflowError, MemoryError):
         with input_files.open_input(path) as file:
-            head = file.readline(4096).split()
-        no_header = not binary and len(head) != 2
+            no_header = not binary and len(file.readline(4096).split()) != 2
         vectors = models.KeyedVectors.load_word2vec_format(
             str(path), binary=binary, no_header=no_header, unicode_errors="replace"
         )

@@ -19,7 +19,7 @@ from dcse_tf.input_files import UNREADABLE_ARRAY, read_json_object
 
 CLUSTERS_FILE, CENTRES_FILE, RECORD_FILE = "clusters.jsonl", "centres.npy", "report.json"
 _MODEL = "contents of `model`"
-SHARES_OF = ("turns", "min_words")  # settings that say which turns are counted
+SHARES_OF = ("turns", "role", "min_words")  # settings that say which turns are counted
 _MAJORITY = 0.5  # of the turns of a cluster
 _CERTAIN = 0.05  # the p-value below which a share has changed, over all clusters
 

@@ -110,7 +110,7 @@ def make_samples(
     for sample in drawn:
         roles_of[sample.candidates[0]].add(sample.responder)
     responses = sorted(roles_of)
-    keys = np.array([text.casefold() for text in responses])
+    keys = [text.casefold() for text in responses]
     roles = {sample.responder for sample in drawn}
     of_roles = {role: np.array([role in roles_of[text] for text in responses]) for role in roles}
 
@@ -129,7 +129,7 @@ def make_samples(
     return samples
 
 
-def _pick(places: np.ndarray, keys: np.ndarray, own: set[str], count: int) -> list[int]:
+def _pick(places: np.ndarray, keys: Sequence[str], own: set[str], count: int) -> list[int]:
     """The first `count` places with keys that differ and are not among `own`; none if too few."""
     picked: dict[str, int] = {}
     for place in places:

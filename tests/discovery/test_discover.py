@@ -193,8 +193,9 @@ def test_a_report_of_another_encoder_or_of_other_turns_is_refused(report, model,
     main(["fit_baseline", *flags, f"--output_dir={tmp_path}/other"])
     with pytest.raises(SystemExit, match=r"was made with another encoder"):
         discover(tmp_path / "other", tmp_path, make_dialogues(COUNTS), f"--previous={report[0]}")
-    with pytest.raises(SystemExit, match=r"of other turns: --turns: all \(was first\)"):
-        discover(model, tmp_path, make_dialogues(COUNTS), f"--previous={report[0]}", "--turns=all")
+    flags = (f"--previous={report[0]}", "--turns=all", "--role=user")
+    with pytest.raises(SystemExit, match=r"other turns: --turns: all \(was first\); --role: user"):
+        discover(model, tmp_path, make_dialogues(COUNTS), *flags)
 
 
 @pytest.mark.parametrize("name", ["centres.npy", "clusters.jsonl", "report.json"])
