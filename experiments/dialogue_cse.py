@@ -195,7 +195,7 @@ class Experiment(report.Experiment):
     ) -> str:
         options = self.options
         if row.fit == "word_vectors":
-            vectors = runs.read_files(options.word_vectors)
+            vectors = runs.read_files(options.word_vectors or "--word_vectors")
             flags = (f"--kind={row.fit}", f"--word_vectors={vectors}", "--output_dir=")
             return self.add(name, "fit_baseline", "model", *flags)
         encoder = self._add_encoder(corpus, row.adapted)

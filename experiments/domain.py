@@ -114,7 +114,7 @@ class Experiment(report.Experiment):
 def read_named(text: str) -> tuple[str, str]:
     """The name and the file of a set, of NAME:FILE."""
     name, _, file = text.partition(":")
-    return name, runs.read_files(file)
+    return name, runs.read_files(file or text)
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
@@ -136,6 +136,9 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     add("--steps", type=int, default=300, help="steps of every training; default: %(default)s")
     add("--half", choices=("report", "choose"), default="report", help="half that is measured")
     options = parser.parse_args(arguments)
+    names = [name for name, _ in options.sets + options.guards]
+    if len(names) > len(set(names)):
+        parser.error("--set and --guard: each needs a name of its own")
     options.sets, options.guards = dict(options.sets), dict(options.guards)
     return options
 

@@ -57,7 +57,7 @@ class Table:
     title: str  # what they were scored on
     files: Sequence[str]  # the set's files, by which its results are found; in any of them, if none
     lines: Sequence[Line]
-    # Labels that the others are compared with: the best of them by the first score.
+    # Labels that the others are compared with: by each score, the best of them.
     bases: Sequence[str] = ()
     # The scores that are compared: the shown ones that end in one of these.
     compared: Sequence[str] = ("map", "mrr", "spearman", "r1")

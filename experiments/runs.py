@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from dcse_tf.errors import InputError, LockedError
-from dcse_tf.files import hash_bytes, hash_file, lock_folder, write_record
+from dcse_tf.files import hash_bytes, hash_file, hash_folder, lock_folder, write_record
 from dcse_tf.input_files import read_json_object
 
 Row = TypeVar("Row")  # how a script's models are made
@@ -80,8 +80,8 @@ class Plan:
         out.
         """
         path = f"{WORK}/{name}/{output}"
+        given = tuple(flag + path if flag.endswith("=") else flag for flag in flags if flag)
         if name not in self.runs:
-            given = tuple(flag + path if flag.endswith("=") else flag for flag in flags if flag)
             needs = tuple(
                 other for other in self.runs if any(f"{WORK}/{other}/" in flag for flag in given)
             )
@@ -90,6 +90,8 @@ class Plan:
             content.append([self.runs[other].digest for other in needs])
             digest = hash_bytes(json.dumps(content).encode())
             self.runs[name] = Run(name, job, given, output, needs, digest)
+        if self.runs[name].flags != given:
+            raise ExperimentError(f"{name}: asked for twice, with other flags")
         return path
 
     def prepare(
@@ -210,7 +212,7 @@ def read_flag_files(flags: Sequence[str]) -> dict[str, list[str]]:
         folder, flag = waiting.pop()
         name, _, value = flag.partition("=")
         paths = [folder / value] if name == "--flagfile" else []
-        if name == "--preset":
+        if name in ("--preset", "--average_with"):
             paths = [ROOT / f"flags/{preset}.flags" for preset in value.split(",")]
         for path in filter(pathlib.Path.is_file, paths):
             lines = path.read_text(encoding="utf-8").splitlines()
@@ -220,11 +222,11 @@ def read_flag_files(flags: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
-def hash_inputs(flags: Sequence[str]) -> dict[str, str]:
-    """File -> SHA-256, of the files that flags name by absolute paths."""
+def hash_inputs(flags: Sequence[str]) -> dict[str, Any]:
+    """Path -> SHA-256, of the files and of those in the folders that flags name absolutely."""
     values = [part for flag in flags for part in flag.partition("=")[2].split(",")]
-    files = [value for value in values if os.path.isabs(value) and os.path.isfile(value)]
-    return {file: hash_file(pathlib.Path(file)) for file in files}
+    paths = [pathlib.Path(value) for value in values if os.path.isabs(value)]
+    return {str(p): hash_folder(p) if p.is_dir() else hash_file(p) for p in paths if p.exists()}
 
 
 def read_commit() -> str:

@@ -108,9 +108,14 @@ def test_runs_are_done_once_and_again_if_something_changed(tmp_path, echo):
     # Of two at once, the one that needs the first must not keep the last one waiting.
     after = f"--after={os.path.relpath(tmp_path / 'work/last/out.txt', ROOT)}"
 
-    def do(text, more="b"):
+    def do(text, more="b", weights=""):
+        (encoder := tmp_path / "encoder").mkdir(exist_ok=True)
+        (encoder / "weights").write_text(weights)
         plan = runs.Plan(argparse.Namespace(work_dir=tmp_path / "work", jobs=2))
-        first = plan.add("first", "embed", "out.txt", f"--text={text}", after, "--output=")
+        flags = f"--text={text}", f"--encoder={encoder}", after, "--output="
+        first = plan.add("first", "embed", "out.txt", *flags)
+        with pytest.raises(runs.ExperimentError, match="first: asked for twice, with other flags"):
+            plan.add("first", "embed", "out.txt", "--text=none", "--output=")
         plan.add("then", "embed", "out.txt", f"--text={more}", f"--of={first}", "--output=")
         states = [plan.state(run) for run in plan.runs.values()]
         plan.add("last", "embed", "out.txt", "--text=c", "--output=")
@@ -127,6 +132,7 @@ def test_runs_are_done_once_and_again_if_something_changed(tmp_path, echo):
     with pytest.raises(runs.ExperimentError, match="first: exit status 1"):
         do("bad")
     assert do("e") == ["changed", "changed"]
+    assert do("e", weights="new") == ["changed", "changed"]
 
 
 def result(values, name="map"):
