@@ -59,13 +59,12 @@ def explain_fault(error: Exception) -> str:
     """What a failed task said, in one line."""
     text = str(error)
     if missing := re.search(r"No module named '(\w+)", text):
-        return (
-            f"its workers have no {missing[1]}: install dcse_tf there, or name a Python that has "
-            "it by PYSPARK_PYTHON"
-        )
-    said = re.findall(r"^(?:\w+\.)*(\w*(?:Error|Exception): .*)$", text, re.MULTILINE)
+        remedy = "install dcse_tf there, or name a Python that has it by PYSPARK_PYTHON"
+        return f"its workers have no {missing[1]}: {remedy}"
+    said = re.findall(r"^(?:: |Caused by: )?(?:\w+\.)*(\w*(?:Error|Exception): .*)$", text, re.M)
     # Of nested errors, the innermost Python error is the cause; Java's end in "Exception".
-    return next((line for line in said if "Exception: " not in line), first_line(error))
+    python = [line for line in said if "Exception: " not in line]
+    return [first_line(error), *said, *python[:1]][-1]
 
 
 def list_inputs(session: "SparkSession", patterns: Sequence[str], folder: str) -> list[str]:

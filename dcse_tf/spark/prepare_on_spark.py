@@ -19,6 +19,7 @@ from dcse_tf.data.corpus import PrepareOptions, Splitter, content_key, read_file
 from dcse_tf.data.manifest import Manifest
 from dcse_tf.data.prepare import ChunkRecords, ChunkSerializer, prepare, split_into_chunks
 from dcse_tf.errors import InputError
+from dcse_tf.files import MARK
 from dcse_tf.input_files import BadLines
 from dcse_tf.spark.cluster import connect, gather_tables, list_inputs
 
@@ -29,11 +30,10 @@ def prepare_on_spark(config: PrepareOptions) -> Manifest:
     parent.mkdir(parents=True, exist_ok=True)
     with (
         connect(config.spark_master, "dcse prepare_data") as session,
-        tempfile.TemporaryDirectory(dir=parent) as folder,
+        tempfile.TemporaryDirectory(prefix=MARK, dir=parent) as folder,
     ):
         logging.info("progress on the cluster: %s", session.sparkContext.uiWebUrl)
-        tokenise = functools.partial(_tokenise, session, f"{folder}/sessions")
-        return prepare(config, tokenise=tokenise)
+        return prepare(config, tokenise=functools.partial(_tokenise, session, f"{folder}/sessions"))
 
 
 def _tokenise(

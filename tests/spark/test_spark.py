@@ -116,10 +116,12 @@ def test_rows_of_tables_in_any_order_are_gathered(session, model, tmp_path, monk
     files, manifest = _read(tmp_path / "one")
     assert (files, manifest) == _read(tmp_path / "many")
     assert manifest["splits"]["train"]["sessions"] > 10
+    (tmp_path / "rows.csv").write_text("id,at,role,text\n1,2,a,hi\n" * 9)
     for changes, problem in (
         ({"columns": ("session_id:id",)}, "rows are unordered"),
         ({"columns": ("session_id:no", "time:at")}, "no column 'no'"),
         ({"input": ("nowhere",)}, "neither a file nor a Spark table"),
+        ({"input": (f"{tmp_path}/rows.csv",)}, r"rows\.csv is not a Parquet file"),
     ):
         with pytest.raises(InputError, match=problem):
             prepare_on_spark(many.replace(overwrite=True, **changes))
