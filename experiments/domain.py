@@ -136,8 +136,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     add("--steps", type=int, default=300, help="steps of every training; default: %(default)s")
     add("--half", choices=("report", "choose"), default="report", help="half that is measured")
     options = parser.parse_args(arguments)
-    names = [name for name, _ in options.sets + options.guards]
-    if len(names) > len(set(names)):
+    if len(dict(options.sets + options.guards)) < len(options.sets + options.guards):
         parser.error("--set and --guard: each needs a name of its own")
     options.sets, options.guards = dict(options.sets), dict(options.guards)
     return options

@@ -326,8 +326,7 @@ def write_plot(path: pathlib.Path, values: Mapping[str, Any]) -> None:
     figure = matplotlib.figure.Figure(figsize=(10, 3.5 * len(values)), layout="constrained")
     grid = figure.subplots(len(values), 2, squeeze=False)
     for axes_row, (title, lines) in zip(grid, values.items(), strict=True):
-        names = list(next(iter(lines.values()))["scores"])
-        for axes, name in zip(axes_row, names[:2]):
+        for axes, name in zip(axes_row, list(next(iter(lines.values()))["scores"])[:2]):
             axes.set_title(f"{title}: {describe(name)}")
             series: dict[str, list[Any]] = {}
             for label, line in lines.items():

@@ -44,8 +44,7 @@ def make_parser(description: str | None, rounds: int = 3) -> argparse.ArgumentPa
     """A parser with --encoder and with how much a round measures."""
     parser = measure.make_parser(description, rounds)
     parser.add_argument("--encoder", default=MINILM, help="default: %(default)s")
-    counts = {"steps": 30, "sentences": 6_000, "contexts": 2_000}
-    for name, count in counts.items():
+    for name, count in {"steps": 30, "sentences": 6_000, "contexts": 2_000}.items():
         parser.add_argument(f"--{name}", type=int, default=count, help="default: %(default)s")
     return parser
 

@@ -171,6 +171,5 @@ def describe_machine() -> str:
     text = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
     pairs = [line.partition(":")[::2] for line in text.splitlines()]
     found = {name.strip(): value.strip() for name, value in pairs}
-    flags = set(found.get("flags", "").split())
-    known = [name for name, of in _INSTRUCTIONS.items() if flags & of]
+    known = [x for x, of in _INSTRUCTIONS.items() if of & {*found.get("flags", "").split()}]
     return f"{os.cpu_count()} cores, {found.get('model name', '')}, {', '.join(known)}"

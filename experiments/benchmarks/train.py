@@ -39,8 +39,7 @@ def main() -> None:
         cases += [
             checkout.case(name, "train", inputs, args, *FORMS[name].split()) for name in args.forms
         ]
-        rows = measure.run_rounds(cases, args.rounds)
-    tables = [measure.make_table("", "samples", rows)]
+        tables = [measure.make_table("", "samples", measure.run_rounds(cases, args.rounds))]
     measure.tell(args.output, "Training steps", tables, f"Forms: {FORMS}.")
 
 
