@@ -9,6 +9,7 @@ aside. A new commit does not repeat a run, since most change no result: reports 
 import argparse
 import concurrent.futures
 import dataclasses
+import functools
 import graphlib
 import json
 import os
@@ -72,6 +73,7 @@ class Plan:
     def __init__(self, options: argparse.Namespace):
         self.options, self.work_dir = options, options.work_dir.resolve()
         self.runs: dict[str, Run] = {}
+        self._hash = functools.cache(lambda p: hash_folder(p) if p.is_dir() else hash_file(p))
 
     def add(self, name: str, job: str, output: str, *flags: str) -> str:
         """Adds a run, unless it is there already; returns the path of its output, with `WORK`.
@@ -86,7 +88,7 @@ class Plan:
                 other for other in self.runs if any(f"{WORK}/{other}/" in flag for flag in given)
             )
             # Files in the work folder are not among its inputs; other runs make these.
-            content = [job, given, read_flag_files(given), hash_inputs(given)]
+            content = [job, given, read_flag_files(given), hash_inputs(given, self._hash)]
             content.append([self.runs[other].digest for other in needs])
             digest = hash_bytes(json.dumps(content).encode())
             self.runs[name] = Run(name, job, given, output, needs, digest)
@@ -222,11 +224,10 @@ def read_flag_files(flags: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
-def hash_inputs(flags: Sequence[str]) -> dict[str, Any]:
-    """Path -> SHA-256, of the files and of those in the folders that flags name absolutely."""
-    values = [part for flag in flags for part in flag.partition("=")[2].split(",")]
-    paths = [pathlib.Path(value) for value in values if os.path.isabs(value)]
-    return {str(p): hash_folder(p) if p.is_dir() else hash_file(p) for p in paths if p.exists()}
+def hash_inputs(flags: Sequence[str], hash_path: Callable[[pathlib.Path], Any]) -> dict[str, Any]:
+    """Path -> its hash, of the files and the folders that flags name by absolute paths."""
+    paths = (pathlib.Path(part) for flag in flags for part in flag.partition("=")[2].split(","))
+    return {str(p): hash_path(p) for p in paths if p.is_absolute() and p.exists()}
 
 
 def read_commit() -> str:

@@ -188,7 +188,7 @@ def read_long_sessions(config: CorpusOptions, dropped: Dropped) -> Iterator[Sess
 
 
 def read_raw_sessions(config: CorpusOptions, bad_lines: BadLines) -> Iterator[Session]:
-    """Yields all sessions of the input as they stand there, see `join_session`."""
+    """Yields all sessions of the input, the turns without HTML if asked for; see `join_session`."""
     raw = read_files(resolve_inputs(config.input), config, bad_lines)
     with Progress("sessions read") as progress:
         for number, session in enumerate(itertools.islice(raw, config.max_sessions or None), 1):
@@ -223,7 +223,6 @@ def join_session(raw: Session, config: CorpusOptions, dropped: Dropped) -> Sessi
     of one speaker were joined.
     """
     session_id, turns, given = raw.session_id, raw.turns, raw.given
-    strip = strip_html if config.strip_html else str
     spoken = make_session(session_id, turns, join=False).turns
     dropped["empty_utterances"] += len(turns) - len(spoken)
     if given and not make_session(session_id, turns[-1:]).turns:  # a response of HTML alone
@@ -239,6 +238,7 @@ def join_session(raw: Session, config: CorpusOptions, dropped: Dropped) -> Sessi
         if len(joined) < config.min_turns <= len(spoken):
             dropped["short_by_joining"] += 1
         return Session(session_id, joined)
+    strip = strip_html if config.strip_html else str
     negatives = tuple(fold_spaces(strip(text)) for text in given.negatives)
     return Session(session_id, joined, given._replace(negatives=negatives))
 

@@ -180,8 +180,7 @@ class Checkout:
     def export(self, inputs: Inputs, *flags: str) -> pathlib.Path:
         """Exports the encoder; the dialogues are the corpus of a static export."""
         output = self._new_place("export")
-        data_dir = self._prepare_once(inputs)
-        corpus = (f"--data_dir={data_dir}",) if "--format=static" in flags else ()
+        corpus = (f"--data_dir={self._prepare_once(inputs)}",) if "--format=static" in flags else ()
         given = (f"--run_dir={self.encoder}", f"--output_dir={output}")
         self.run("export", *given, *corpus, *flags)
         return output
