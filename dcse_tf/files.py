@@ -75,36 +75,31 @@ def hash_number(text: str) -> int:
 
 
 @contextlib.contextmanager
-def lock_folder(folder: pathlib.Path, remedy: str) -> Iterator[int]:
-    """Locks a folder for this process; creates it, and removes it if it stays empty.
-
-    Yields the locked file descriptor: a child process that inherits it holds the lock too, even
-    after this process has been killed. `remedy` is what the user can do if it is locked.
+def lock_folder(folder: pathlib.Path, remedy: str) -> Iterator[None]:
+    """Locks a folder for this process; creates it, and removes it if it stays empty. `remedy` is
+    what the user can do if it is locked.
     """
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with _lock(folder / f"{MARK}lock", folder, remedy) as descriptor:
-            yield descriptor
+        with _lock(folder / f"{MARK}lock", folder, remedy):
+            yield
     finally:
         with contextlib.suppress(OSError):  # stops at the first that is not empty
             for path in made:
                 path.rmdir()
 
 
-def lock_output(path: pathlib.Path) -> contextlib.AbstractContextManager[int]:
+def lock_output(path: pathlib.Path) -> contextlib.AbstractContextManager[None]:
     """Locks a file or folder for writing, with a lock file beside it; see `lock_folder`."""
     return _lock(marked(path, "lock"), path, "wait for it, or give another path")
 
 
 @contextlib.contextmanager
-def _lock(path: pathlib.Path, what: pathlib.Path, remedy: str) -> Iterator[int]:
-    descriptors: list[int] = []
+def _lock(path: pathlib.Path, what: pathlib.Path, remedy: str) -> Iterator[None]:
     # Only a lock of the kernel is released when its holder is killed. On file systems without such
     # locks, filelock would fall back to the lock file's existence, which outlives the process.
-    lock = filelock.FileLock(
-        path, blocking=False, fallback_to_soft=False, on_acquired=descriptors.append
-    )
+    lock = filelock.FileLock(path, blocking=False, fallback_to_soft=False)
     try:
         lock.acquire()
     except filelock.Timeout:
@@ -112,7 +107,7 @@ def _lock(path: pathlib.Path, what: pathlib.Path, remedy: str) -> Iterator[int]:
     except OSError as error:
         raise OutputError(f"{what}: cannot be written: {error.strerror}") from error
     try:
-        yield descriptors[0]
+        yield
     finally:
         path.unlink(missing_ok=True)  # before the release: later, it may be another's
         lock.release()

@@ -161,7 +161,7 @@ class Vocabulary(abc.ABC):
         )
         tokenizer.add_special_tokens(list(special))
         if self.tokens[-1] == END_OF_TURN:
-            # Not as a special token, since those are split in texts, see `write_tokenizer`.
+            # Not as a special token, since those are split in texts.
             # It takes the spaces around it, so that a turn begins as the text that it is.
             end = tokenizers.AddedToken(END_OF_TURN, normalized=False, lstrip=True, rstrip=True)
             tokenizer.add_tokens([end])

@@ -45,7 +45,7 @@ class EncoderGraph(Backend):
     pooling: str  # "mean" over the last layer's real tokens, including [CLS] and [SEP], or "cls"
     # Applied to the pooled embeddings, float `[n, dim]` to `[n, k]`.
     postprocessing: keras.layers.Layer | None = None
-    matching: equations.MatchingForm = equations.PAPER  # the form of the matching similarity
+    attention: equations.TurnAttention | None = None  # of the matching; None for the mean
     source: pathlib.Path | None = None  # the weights' checkpoint; None while they are being trained
     postprocessing_fingerprint: str = ""  # a hash of what the postprocessing computes
     maps_tokens: bool = False  # whether it is applied to the token embeddings, as in a training
@@ -174,8 +174,8 @@ class EncoderGraph(Backend):
                 table = tf.ragged.stack([encoded[text] for text in texts])
                 ragged = tf.ragged.constant(turns, tf.int32)
                 if self._matching is None:
-                    dim, attention = encoded[texts[0]].shape[1], self.matching.attention
-                    matching = equations.build_matching(dim, attention)
+                    dim = encoded[texts[0]].shape[1]
+                    matching = equations.build_matching(dim, self.attention)
                     self._matching = tf.function(matching, reduce_retracing=True)
                 similarity = self._matching(
                     {
@@ -217,7 +217,7 @@ def load_graph(
     trained = equations.has_matching(folder) or bool(read_heads(folder))
     maps_tokens = trained and not options.projection and not is_baseline(folder)
     return EncoderGraph(
-        *(bert, vocabulary, length, pooling, layer, equations.read_matching(folder), folder),
+        *(bert, vocabulary, length, pooling, layer, equations.read_attention(folder), folder),
         *(fingerprint, maps_tokens, batch_tokens, compute_dtype),
     )
 

@@ -16,23 +16,23 @@ from dcse_tf.errors import InputError, name_missing_tensorflow
 from dcse_tf.reading.reranker_files import is_reranker
 
 
-def load_backend(options: ModelOptions, option: str = "model") -> Backend:
-    """Loads an export, a run directory, a checkpoint or a baseline; messages name it by `option`.
-    Raises InputError if there is no such model; it is damaged; or it does not support a setting,
-    such as another pooling than it was fitted with or more positions than it has.
+def load_backend(options: ModelOptions) -> Backend:
+    """Loads an export, a run directory, a checkpoint or a baseline. Raises InputError if there is
+    no such model; it is damaged; or it does not support a setting, such as another pooling than it
+    was fitted with or more positions than it has.
     """
     folder = pathlib.Path(options.model)
     if (folder / SAVED_MODEL_FILE).is_file():
         _refuse_settings(options)
-        with name_missing_tensorflow(f"`{option}`={options.model}: a SavedModel"):
+        with name_missing_tensorflow(f"`model`={options.model}: a SavedModel"):
             return exported_models.load_saved_model(folder, options.batch_tokens)
     if exported_models.is_onnx(folder):
-        refuse_reranker(folder, options.model, option)
+        refuse_reranker(folder, options.model, "model")
         _refuse_settings(options)
         return exported_models.OnnxBackend(folder, options.batch_tokens)
 
-    folder = find_folder(options.model, option)
-    refuse_reranker(folder, options.model, option)
+    folder = find_folder(options.model, "model")
+    refuse_reranker(folder, options.model, "model")
     if exported_models.is_static(folder):
         _refuse_settings(options)
         return exported_models.load_static(folder)
@@ -40,7 +40,7 @@ def load_backend(options: ModelOptions, option: str = "model") -> Backend:
         _refuse_settings(options)
         fingerprint = functools.partial(hash_arrays, baseline.fitted.tensors, baseline.fitted.facts)
         return FunctionBackend(baseline.make(), fingerprint, options.batch_tokens)
-    with name_missing_tensorflow(f"`{option}`={options.model}: a checkpoint"):
+    with name_missing_tensorflow(f"`model`={options.model}: a checkpoint"):
         from dcse_tf.encoder.graph import load_graph
     return load_graph(folder, options, options.batch_tokens, options.compute_dtype)
 

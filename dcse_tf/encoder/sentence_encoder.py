@@ -59,7 +59,6 @@ class SentenceEncoder:
         compute_dtype: str = "float32",
         batch_tokens: int = 2048,
         truncate_dim: int = 0,
-        option: str = "model",
     ) -> Self:
         """Loads an encoder; the arguments are the options of the same names.
 
@@ -76,7 +75,6 @@ class SentenceEncoder:
             batch_tokens: tokens encoded at a time, including padding.
             truncate_dim: number of leading dimensions of each embedding to keep; 0 for all.
                 `similarity`, which compares token embeddings, always uses all.
-            option: the option that names the model, for messages.
 
         Raises:
             OptionError: a setting has a value that is not allowed.
@@ -84,12 +82,12 @@ class SentenceEncoder:
         """
         settings = {k: value for k, value in locals().items() if k in ModelOptions.fields()}
         settings |= {"model": os.fspath(model), "pooling": pooling or ""}
-        return cls.from_options(ModelOptions(**settings), option)
+        return cls.from_options(ModelOptions(**settings))
 
     @classmethod
-    def from_options(cls, options: ModelOptions, option: str = "model") -> Self:
+    def from_options(cls, options: ModelOptions) -> Self:
         """Loads the encoder that options name; see `load`."""
-        return cls(load_backend(options, option), options.model, options.truncate_dim)
+        return cls(load_backend(options), options.model, options.truncate_dim)
 
     @functools.cached_property
     def _full_dim(self) -> int:

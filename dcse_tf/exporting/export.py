@@ -84,9 +84,7 @@ def write_model_card(
     # See `dcse_tf.training`; a folder without them was made elsewhere.
     paths = run_dir / "config.json", source / "training.json", run_dir / "corpus.json"
     trained = source == run_dir / ENCODER_FOLDER and paths[0].is_file()
-    settings, kept, corpus = (
-        read_json_object(path, optional=True) if trained else {} for path in paths
-    )
+    settings, kept, corpus = (read_json_object(x, optional=True) if trained else {} for x in paths)
     if share := read_json_object(source / "merge.json", optional=True).get("share"):
         told = f"{1 - share:g} of the start, {share:g} of the trained encoder"
         facts = {**facts, "averaged weights": told}
@@ -135,7 +133,8 @@ def _describe_encoder(encoder: EncoderGraph, config: ExportOptions) -> dict[str,
     elif has_matching(encoder.source):
         by_cosine = "not part of this export, which compares responses by cosine"
         told = "the signature match" if config.format == "saved_model" else by_cosine
-        facts["matching of responses"] = f"turns by {encoder.matching.turns}: {told}"
+        turns = getattr(encoder.attention, "kind", "mean")
+        facts["matching of responses"] = f"turns by {turns}: {told}"
     return facts
 
 

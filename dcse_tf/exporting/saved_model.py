@@ -64,7 +64,7 @@ def serve_encoder(encoder: EncoderGraph, unit_norm: bool) -> tf.Module:
     served.parts = encoder.bert, encoder.tokenizer, encoder.postprocessing
     if encoder.match:
         dim = encoder.encode_tokens(tf.zeros([1, 1], tf.int32))[0].shape[-1]
-        served.matching = matching = build_matching(dim, encoder.matching.attention)
+        served.matching = matching = build_matching(dim, encoder.attention)
 
         @tf.function(input_signature=_DIALOGUES)
         def match(context: tf.Tensor, candidates: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -161,7 +161,7 @@ def explain_turns(backend: "EncoderGraph", texts: list[str]) -> tuple[list[list[
     ids = backend.tokenize(tf.constant(texts)).to_list()
     *context, response = (encoded[text] for text in texts)
     tokens = [[vocabulary[entry] for entry in row] for row in ids]
-    attention = backend.matching.attention
+    attention = backend.attention
     if attention is None:
         return tokens, decompose(context, response)
 

@@ -5,7 +5,6 @@ matching.json says that the encoder was trained with the paper's matching;
 turn_attention.safetensors contains the weights of the turns' attention, if there is one.
 """
 
-import dataclasses
 import pathlib
 
 import keras
@@ -222,21 +221,6 @@ def build_matching(dim: int, attention: TurnAttention | None = None) -> keras.Mo
     return keras.Model(inputs, similarity, name="matching")
 
 
-@dataclasses.dataclass(frozen=True)
-class MatchingForm:
-    """How the turns of a context are combined: weighted by an attention (I1), or by their mean."""
-
-    attention: TurnAttention | None = None
-
-    @property
-    def turns(self) -> str:
-        """ "mean", or the kind of the attention."""
-        return self.attention.kind if self.attention else "mean"
-
-
-PAPER = MatchingForm()
-
-
 def build_turn_attention(kind: str, dim: int, seed: int) -> TurnAttention:
     """A `TurnAttention` with weights drawn by (seed, position)."""
     attention = TurnAttention(kind, dtype="float32", name="turn_attention")
@@ -250,17 +234,19 @@ def has_matching(folder: pathlib.Path) -> bool:
     return any((folder / name).is_file() for name in (MATCHING_FILE, ATTENTION_FILE))
 
 
-def write_matching(folder: pathlib.Path, form: MatchingForm) -> None:
-    """Writes a form into an encoder's folder."""
+def write_matching(folder: pathlib.Path, attention: TurnAttention | None) -> None:
+    """Writes into an encoder's folder that it learnt the matching, with the turns' attention."""
     write_json(folder / MATCHING_FILE, {"kind": "paper"})
-    if attention := form.attention:
+    if attention:
         tensors = {variable.path: variable.numpy() for variable in attention.variables}
         settings = {"kind": attention.kind, "dim": str(attention.hidden.kernel.shape[0])}
         write_tensor_file(folder / ATTENTION_FILE, tensors, settings)
 
 
-def read_matching(folder: pathlib.Path) -> MatchingForm:
-    """Reads a form; InputError if a file is damaged, or names a matching that was removed."""
+def read_attention(folder: pathlib.Path) -> TurnAttention | None:
+    """The attention of an encoder's matching, None for the mean of the turns; InputError if a file
+    is damaged, or names a matching that was removed.
+    """
     path = folder / MATCHING_FILE
     if path.is_file() and (kind := read_json_object(path).get("kind")) != "paper":
         raise InputError(
@@ -269,7 +255,7 @@ def read_matching(folder: pathlib.Path) -> MatchingForm:
         )
     path = folder / ATTENTION_FILE
     if not path.is_file():
-        return PAPER
+        return None
     wrong = OSError, KeyError, ValueError, TypeError, safetensors.SafetensorError
     named = name_input(f"{path}: expected the weights of a turn attention", *wrong)
     with named, safetensors.safe_open(path, framework="numpy") as file:
@@ -277,4 +263,4 @@ def read_matching(folder: pathlib.Path) -> MatchingForm:
         attention = build_turn_attention(settings["kind"], int(settings["dim"]), 0)
         for variable in attention.variables:
             variable.assign(file.get_tensor(variable.path))
-    return MatchingForm(attention)
+    return attention

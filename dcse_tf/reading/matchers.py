@@ -30,43 +30,35 @@ _EMBEDDING_STDDEV = 1.0
 class SegmentTables:
     """Where the two segments of a table's rows are, and tables of either segment alone.
 
-    A row is one segment, or two without a gap, then padding, see `dcse_tf.bert.pairs`: int32
-    `[rows, tokens]`, 0 in the first segment and 1 in the second, and bool `[rows, tokens]`, True =
-    real token, with at least one column.
+    From the segment of each token, int32 `[rows, tokens]`, 0 or 1, and bool `[rows, tokens]`, True
+    = real token.
 
     Attributes:
-        lengths: int32 `[rows]` for each of the two segments.
         masks: bool `[rows, n]` and `[rows, m]`, True = real token. A table is as wide as its
             longest segment; if no row has one, it is a single column of padding.
     """
 
     def __init__(self, segment_ids: tf.Tensor, padding_mask: tf.Tensor):
-        self.padding_mask = padding_mask
-        own = [padding_mask & (segment_ids == number) for number in (0, 1)]
-        self.lengths = [tf.reduce_sum(tf.cast(part, tf.int32), axis=1) for part in own]
+        self._places = [padding_mask & (segment_ids == number) for number in (0, 1)]
+        lengths = [tf.math.count_nonzero(own, axis=1, dtype=tf.int32) for own in self._places]
         # Without rows, the largest length is negative.
-        self.masks = [
-            tf.sequence_mask(length, tf.maximum(tf.reduce_max(length), 1))
-            for length in self.lengths
-        ]
+        self.masks = [tf.sequence_mask(x, tf.maximum(tf.reduce_max(x), 1)) for x in lengths]
 
     def split(self, values: tf.Tensor) -> list[tf.Tensor]:
         """Float `[rows, tokens, dim]` to the segments' `[rows, n, dim]` and `[rows, m, dim]`."""
-        tables, last = [], tf.shape(values)[1] - 1
-        for start, mask in zip((0, self.lengths[0][:, None]), self.masks, strict=True):
-            places = tf.minimum(start + tf.range(tf.shape(mask)[1])[None, :], last)
-            places = tf.broadcast_to(places, tf.shape(mask))
-            tables.append(zero_padding(tf.gather(values, places, batch_dims=1), mask))
-        return tables
+        return [_move(values, *each) for each in zip(self._places, self.masks, strict=True)]
 
     def join(self, tables: Sequence[tf.Tensor]) -> tf.Tensor:
         """The inverse of `split`: float `[rows, tokens, dim]`, zero at padding."""
-        both, first_length = tf.concat(tables, axis=1), self.lengths[0][:, None]
-        places = tf.range(tf.shape(self.padding_mask)[1])[None, :]
-        behind = places - first_length + tf.shape(tables[0])[1]
-        places = tf.where(places < first_length, places, behind)
-        places = tf.minimum(places, tf.shape(both)[1] - 1)
-        return zero_padding(tf.gather(both, places, batch_dims=1), self.padding_mask)
+        every = zip(tables, self.masks, self._places, strict=True)
+        return tf.add_n([_move(*each) for each in every])
+
+
+def _move(values: tf.Tensor, source: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+    """The vectors where `source` is True, in order, at the places where `target` is; else zeros."""
+    shape = tf.concat([tf.shape(target), tf.shape(values)[2:]], axis=0)
+    found, places = tf.boolean_mask(values, source), tf.where(target)
+    return tf.scatter_nd(places, found, tf.cast(shape, places.dtype))
 
 
 def _read(lstm: keras.layers.Layer, tokens: tf.Tensor, mask: tf.Tensor) -> Any:

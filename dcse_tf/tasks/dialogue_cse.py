@@ -115,15 +115,15 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, BatchOptions):
         return [*contrasts, Predict(setup), Rehearse(setup)]
 
     def build_parts(self, dim: int) -> EncoderParts:
-        from dcse_tf.matching.equations import MatchingForm, build_turn_attention
+        from dcse_tf.matching.equations import build_turn_attention
         from dcse_tf.matching.heads import build_heads
 
-        parts, attention = super().build_parts(dim), None
+        parts = super().build_parts(dim)
         if self.projection_dim:
             heads = build_heads(dim, self.projection_dim, _HEADS_RATE, self.seed + 3)
             parts = dataclasses.replace(parts, heads=heads)
-        if self.aggregation != "mean":
-            attention = build_turn_attention(self.aggregation, dim, self.seed + 2)
         if self.cosine_weight < 1.0:
-            parts = dataclasses.replace(parts, matching=MatchingForm(attention))
+            mean = self.aggregation == "mean"
+            attention = None if mean else build_turn_attention(self.aggregation, dim, self.seed + 2)
+            parts = dataclasses.replace(parts, learns_matching=True, attention=attention)
         return parts

@@ -124,8 +124,8 @@ class Objective:
         if parts.dense:
             modules = SentenceModules("mean", parts.dense.maps)
             write_modules(folder, modules, self.setup.backbone.hidden_dim)
-        if parts.matching:
-            write_matching(folder, parts.matching)
+        if parts.learns_matching:
+            write_matching(folder, parts.attention)
         if parts.heads:
             write_heads(folder, list_head_maps(parts.heads))
         self.write_tokenization(folder)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dcse_tf.data.dialogue_step import Segments
     from dcse_tf.data.manifest import Manifest
     from dcse_tf.data.table import Rows
-    from dcse_tf.matching.equations import MatchingForm
+    from dcse_tf.matching.equations import TurnAttention
     from dcse_tf.matching.heads import AffineMaps, ProjectionHead
     from dcse_tf.reading.cross_encoder import Reader
     from dcse_tf.tasks.objective import Encoded
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 Scores = dict[str, float]
 Tensors = dict[str, "tf.Tensor"]
 KerasTensors = dict[str, "keras.KerasTensor"]
-# An object whose `score` maps sequences to logits, see `dcse_tf.reranker.scorers.Scorer`, and the
-# settings of its re-ranker.
+# What scores sequences, see `dcse_tf.reranker.scorers.Scorer`, and its re-ranker's settings.
 Scorer = tuple[Any, RerankerSettings]
 
 
@@ -41,7 +40,8 @@ class EncoderParts:
     """The parts of an encoder besides its BERT; most tasks have none."""
 
     centering: "TokenCentering | None" = None  # of the token embeddings
-    matching: "MatchingForm | None" = None  # None if it learns none
+    learns_matching: bool = False
+    attention: "TurnAttention | None" = None  # of the turns in the matching; None for their mean
     heads: "Sequence[ProjectionHead]" = ()  # of contexts and of responses
     dense: "AffineMaps | None" = None  # the start's Dense modules, on tokens; they stay as they are
 

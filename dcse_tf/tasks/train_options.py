@@ -117,8 +117,8 @@ class TrainOptions(
     Attributes:
         help: what the task trains, in a few words for --help.
         samples: the unit of its batches and epochs: "sessions" or "utterances".
-        similarities: those to evaluate by response selection on dev sessions: "matching", "cosine",
-            both or none; "reranker" with `make_scorer`.
+        similarities: those to evaluate by response selection on dev sessions, if any: "matching",
+            "cosine", "projected"; "reranker" with `make_scorer`.
         scores: names of the dev scores that its terms give: "LABEL_accuracy", "LABEL_loss", of
             which lower ones are better, and "LABEL_chance".
         percent: whether these are percentages.

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
-import keras_hub
 import tensorflow as tf
 from absl import logging
 
@@ -95,7 +94,6 @@ def build_training(
     setup: Setup | None = None,
     *,
     strategy: tf.distribute.Strategy | None = None,
-    backbone: keras_hub.models.BertBackbone | None = None,
     stop_asked: tf.Variable | None = None,
 ) -> Training:
     """Builds what `train` runs, for your own loops, tests and measurements.
@@ -109,8 +107,6 @@ def build_training(
         options: the task's options, resolved or not.
         setup: the result of `read_setup`, if it has been called already; its options count.
         strategy: the devices; by default those that the options ask for.
-        backbone: a BERT to train instead of the one that the options name; it must have been made
-            in the strategy's scope.
         stop_asked: see `Trainer`.
 
     Raises InputError if data or checkpoint cannot be used, and OptionError if an option does not
@@ -128,7 +124,7 @@ def build_training(
     )
     with strategy.scope():
         if options.has_bert:
-            setup = _add_encoder(setup, backbone)
+            setup = _add_encoder(setup)
         for name in options.divided:
             if getattr(options, name) % stream.replicas:
                 options.refuse(name, f"not divisible by {stream.replicas} devices")
@@ -144,17 +140,16 @@ def build_training(
     return Training(**vars(objective), trainer=trainer, stream=stream)
 
 
-def _add_encoder(setup: Setup, backbone: keras_hub.models.BertBackbone | None) -> Setup:
+def _add_encoder(setup: Setup) -> Setup:
     """The setup with the BERT to train, what is built on it, and the tensors for heads."""
     options, folder, vocabulary = setup.options, setup.source, setup.vocabulary
     size, tensors = len(vocabulary.tokens), {}
     if folder:
         tensors = bert_weights.read_tensors(folder)
         tensors = bert_weights.extend_vocabulary(tensors, size, vocabulary.sep_id)
-    if backbone is None and folder:
         added = vocabulary if options.end_of_turn else None
         backbone = bert.load_backbone(folder, options.dropout, options.compute_dtype, added)
-    elif backbone is None:
+    else:
         config = bert.make_bert_config(*ENCODER_SIZES[options.encoder_size], size)
         backbone = bert.build_backbone(config, options.dropout, options.compute_dtype)
         bert.initialize_weights(backbone.trainable_variables, options.seed)

@@ -10,7 +10,6 @@ from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.evaluation import metrics, retrieval
 from dcse_tf.evaluation import response_selection as selection
-from dcse_tf.matching.equations import PAPER
 from dcse_tf.matching.head_files import list_head_maps
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.reranker.scorers import make_graph_scorer
@@ -72,8 +71,8 @@ def _list_parts(
             yield lambda: selection.evaluate_responses(samples, rank(samples, score))
         return
 
-    length, form = setup.manifest.max_sequence_length, setup.parts.matching or PAPER
-    graph = EncoderGraph(setup.encoder, setup.vocabulary, length, "mean", matching=form)
+    length, attention = setup.manifest.max_sequence_length, setup.parts.attention
+    graph = EncoderGraph(setup.encoder, setup.vocabulary, length, "mean", attention=attention)
     encoder = SentenceEncoder(graph)
     # Without a warning of truncated texts in every evaluation.
     encode: metrics.Encode = lambda texts: encoder.encode_and_mark(texts)[0]  # noqa: E731

@@ -168,9 +168,8 @@ def test_only_a_file_system_that_cannot_flush_may_not_flush(tmp_path, monkeypatc
 HOLDER = """
 import pathlib, subprocess, sys, time
 from dcse_tf.files import lock_folder
-with lock_folder(pathlib.Path(sys.argv[1]), "") as lock:
-    passed = [lock] if sys.argv[2] == "passed" else []
-    child = subprocess.Popen(["sleep", "60"], pass_fds=passed, stdout=subprocess.DEVNULL)
+with lock_folder(pathlib.Path(sys.argv[1]), ""):
+    child = subprocess.Popen(["sleep", "60"], stdout=subprocess.DEVNULL)
     print(child.pid, flush=True)
     time.sleep(60)
 """
@@ -185,9 +184,8 @@ def test_one_process_at_a_time_writes_an_output(tmp_path, make):
     assert (read(tmp_path / "a"), names(tmp_path)) == ("first", ["a"])
 
 
-@pytest.mark.parametrize("lock", ["passed", "kept"])
-def test_a_lock_dies_with_its_holder_unless_a_child_has_it(tmp_path, lock):
-    command = [sys.executable, "-c", HOLDER, str(tmp_path), lock]
+def test_a_lock_dies_with_its_holder(tmp_path):
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as holder:
         child = int(holder.stdout.readline())
         said = f"{tmp_path}: another process is working in it; go away"
@@ -196,12 +194,8 @@ def test_a_lock_dies_with_its_holder_unless_a_child_has_it(tmp_path, lock):
         holder.kill()
         holder.wait()
     try:
-        if lock == "passed":
-            with pytest.raises(LockedError), files.lock_folder(tmp_path, ""):
-                pass
-        else:
-            with files.lock_folder(tmp_path, ""):
-                pass
+        with files.lock_folder(tmp_path, ""):
+            pass
     finally:
         os.kill(child, signal.SIGKILL)
 

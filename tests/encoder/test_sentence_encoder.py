@@ -15,7 +15,7 @@ from dcse_tf.bert.bert import build_bert_encoder
 from dcse_tf.bert.sentence_modules import SentenceModules, write_modules, write_prefix
 from dcse_tf.bert.vocabulary import BLANK, NO_CANDIDATE, is_blank
 from dcse_tf.encoder.graph import EncoderGraph
-from dcse_tf.matching.equations import MatchingForm, build_turn_attention, write_matching
+from dcse_tf.matching.equations import build_turn_attention, write_matching
 
 TEXTS = ["where is my parcel", "ok", "", "好的发货", "i want a refund for the blue cup", "ok"]
 # Ids by hand: [CLS] 2, [SEP] 3, words from 5 on in the vocabulary's order.
@@ -190,7 +190,7 @@ def test_turn_attention_is_heeded_and_blank_texts_are_no_turns(folder, tmp_path)
     attention = build_turn_attention("attention", DIM, 5)
     for variable in attention.variables:
         variable.assign(30 * variable)
-    write_matching(other, MatchingForm(attention=attention))
+    write_matching(other, attention)
     scores = []
     for model in (folder, other):
         encoder = dcse_tf.SentenceEncoder.load(model)

@@ -12,7 +12,7 @@ from dcse_tf.bert.bert import build_bert_encoder
 from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.errors import InputError
 from dcse_tf.inspecting.explain import ExplainOptions, decompose, explain, explain_turns
-from dcse_tf.matching.equations import MatchingForm, build_turn_attention, write_matching
+from dcse_tf.matching.equations import build_turn_attention, write_matching
 from dcse_tf.options import OptionError
 
 TEXTS = ["where is my parcel", "it left today", "<b>好的</b> thanks", "ok", "i want a refund ."]
@@ -66,8 +66,8 @@ def test_an_explanation_is_of_the_models_own_similarity(backbone, kind):
     if attention:  # sharply, so that weights differ
         for variable in attention.trainable_variables:
             variable.assign(variable * 100.0)
-    bert, form = build_bert_encoder(backbone), MatchingForm(attention=attention)
-    backend = EncoderGraph(bert, VOCABULARY, 6, "mean", matching=form)
+    bert = build_bert_encoder(backbone)
+    backend = EncoderGraph(bert, VOCABULARY, 6, "mean", attention=attention)
     tokens, found = explain_turns(backend, TEXTS)
     assert tokens[4] == ["[CLS]", "i", "want", "a", "refund", "[SEP]"]  # cut at 6
     scored = backend.score([TEXTS[:4]], [TEXTS[4:]])[0, 0]
@@ -85,7 +85,7 @@ def folder(backbone, tmp_path_factory):
     save_checkpoint(folder / "model", backbone)
     (save_checkpoint(folder / "reranker", backbone) / "reranker.json").touch()
     attention = build_turn_attention("attention", DIM, 5)
-    write_matching(folder / "model", MatchingForm(attention=attention))
+    write_matching(folder / "model", attention)
     sessions = {"one": ["alone"], "s<1>": TEXTS, "later": ["a", "b"]}
     spoken = {name: [("x", text) for text in texts] for name, texts in sessions.items()}
     (folder / "sessions.jsonl").write_text(json_lines(spoken))

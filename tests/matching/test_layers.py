@@ -121,8 +121,8 @@ def test_loss_of_equal_similarities_is_the_logarithm_of_their_number(temperature
 
 
 def test_an_encoder_with_a_matching_that_was_removed_is_refused(tmp_path):
-    equations.write_matching(tmp_path, equations.PAPER)
-    assert equations.read_matching(tmp_path) == equations.PAPER
+    equations.write_matching(tmp_path, None)
+    assert equations.read_attention(tmp_path) is None
     (tmp_path / "matching.json").write_text('{"kind": "residual"}')
     with pytest.raises(InputError, match=r"matching\.json: .*'residual', which was removed"):
-        equations.read_matching(tmp_path)
+        equations.read_attention(tmp_path)

@@ -10,7 +10,6 @@ from train_options import make_options
 
 from dcse_tf.bert import bert
 from dcse_tf.bert import weights as bert_weights
-from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.options import OptionError
 from dcse_tf.tasks.objective import average
 from dcse_tf.training.build import build_training
@@ -36,14 +35,12 @@ def _build(data_dir, task, devices, **changes):
     if task in ("mlm", "simcse"):
         del settings["negatives"]
     options = make_options(**{**settings, **changes})
-    vocabulary = read_vocabulary(data_dir / "vocabulary")
     strategy = make_strategy(devices, deterministic=False)
-    with strategy.scope():
-        shape = bert.make_bert_config(2, 64, len(vocabulary.tokens))
-        backbone = bert.build_backbone(shape, options.dropout, options.compute_dtype)
-        # From BERT's 0.02 so small a model is saturated; from this it learns.
-        bert.initialize_weights(backbone.trainable_variables, options.seed, stddev=0.05)
-    return build_training(options, strategy=strategy, backbone=backbone)
+    training = build_training(options, strategy=strategy)
+    # From BERT's 0.02 so small a model is saturated; from this it learns.
+    weights = training.setup.backbone.trainable_variables
+    bert.initialize_weights(weights, options.seed, stddev=0.05)
+    return training
 
 
 def _first_gradients(training):

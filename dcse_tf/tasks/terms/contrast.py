@@ -46,8 +46,8 @@ class Contrast(Term):
         from dcse_tf.matching.pair_similarity import build_pair_similarity
 
         parts = self.setup.parts
-        attention = parts.matching.attention if parts.matching else None
-        compare = build_pair_similarity(self.similarity, attention, parts.heads, self.first_dims)
+        given = parts.attention, parts.heads, self.first_dims
+        compare = build_pair_similarity(self.similarity, *given)
         context = (rows["context"], rows["turn_mask"])
         of_all = compare(encoded.table, encoded.padding_mask, *context)
         return ops.take_along_axis(of_all, rows["candidates"], axis=1)
