@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dcse_tf.bert.checkpoints import SAVED_MODEL_FILE, read_config, resolve_checkpoint
+from dcse_tf.bert import checkpoints
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.bert.vocabulary import END_OF_TURN, Vocabulary
 from dcse_tf.bert.weights import head_shapes, read_bert_tensors, read_tensors
@@ -59,13 +59,13 @@ def read_reranker(name: str, option: str) -> RerankerFolder:
     none, it is an encoder or a SavedModel, or a file is damaged.
     """
     folder = pathlib.Path(name)
-    if (folder / SAVED_MODEL_FILE).is_file():
+    if (folder / checkpoints.SAVED_MODEL_FILE).is_file():
         raise InputError(
             f"`{option}`={name}: is a SavedModel, for servers; expected a re-ranker's run "
             "directory, its checkpoint folder or its export to ONNX"
         )
     if not is_onnx(folder):
-        folder = resolve_checkpoint(name, option)
+        folder = checkpoints.resolve_checkpoint(name, option)
     if not reranker_files.is_reranker(folder):
         raise InputError(
             f"`{option}`={name}: is a sentence encoder, not a re-ranker: it has no {RERANKER_FILE}"
@@ -122,12 +122,11 @@ def build_model(
 
     tensors, settings = read_weights(folder), folder.settings
     if settings.architecture == BERT:
-        config = read_config(folder.path)
+        config = checkpoints.read_config(folder.path)
         longest = settings.first_tokens + settings.second_tokens
         if longest > (positions := config["max_position_embeddings"]):
-            told = f"first_tokens and second_tokens are {longest} together"
-            path = folder.path / RERANKER_FILE
-            raise InputError(f"{path}: {told}, but the BERT has {positions} positions")
+            told = f"{folder.path / RERANKER_FILE}: first_tokens and second_tokens are {longest}"
+            raise InputError(f"{told} together, but the BERT has {positions} positions")
         return FusedBert(tensors, config, compute_dtype, hold)
     if compute_dtype != "float32":
         raise InputError(
@@ -143,7 +142,7 @@ def read_weights(folder: RerankerFolder) -> dict[str, np.ndarray]:
     """The weights that scores depend on; a BERT's by HuggingFace's names without "bert."."""
     architecture = folder.settings.architecture
     if architecture == BERT:
-        config = read_config(folder.path)
+        config = checkpoints.read_config(folder.path)
         heads = head_shapes(config["hidden_size"], folder.settings.speakers)
         return read_bert_tensors(folder.path, config, heads)
     if architecture in LSTMS:
@@ -157,8 +156,9 @@ def read_weights(folder: RerankerFolder) -> dict[str, np.ndarray]:
 def hash_reranker(folder: RerankerFolder) -> str:
     """SHA-256 over everything that scores depend on: the values, not the files."""
     if folder.settings.architecture == BERT:
-        config = read_config(folder.path)
+        config = checkpoints.read_config(folder.path)
         facts = {name: config[name] for name in ("num_attention_heads", "layer_norm_eps")}
+        facts["approximate_gelu"] = checkpoints.approximates_gelu(config)
     else:
         facts = reranker_files.read_matcher_settings(folder.path)
     settings = dataclasses.asdict(folder.settings)

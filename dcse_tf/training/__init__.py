@@ -1,1 +1,1 @@
-"""The optimizer, and the inner and outer loops of training."""
+"""Training: its loops, evaluation while it runs, its verdict, baselines, and merging."""

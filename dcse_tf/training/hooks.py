@@ -221,10 +221,11 @@ class Evaluate(Hook):
                 why += f" them with a larger `dev_fraction`, or choose by one of {known}"
                 raise TrainingError(why)
         metric = self.metric if scores else ""
-        before = self.kept.score if self.kept else None
+        score, before = scores.get(metric, math.nan), self.kept.score if self.kept else None
         # At step 0 too: a run that never improves keeps the starting encoder, and says so.
         sign = -1 if metric.endswith("loss") else 1
-        if not scores or before is None or not sign * scores[metric] <= sign * before:
+        # NaN is better than nothing, and any number better than NaN.
+        if not scores or before is None or math.isnan(before) or sign * score > sign * before:
             start = self.kept.start if self.kept else scores if step == 0 else {}
             kept = Kept(step, metric, scores.get(metric), scores=scores, start=start)
             with files.atomic_directory(self.folder, overwrite=True) as target:

@@ -54,6 +54,8 @@ def merge(options: MergeOptions) -> pathlib.Path:
     before, config = checkpoints.read_config(start), checkpoints.read_config(trained)
     vocabularies = [read_vocabulary(folder) for folder in (start, trained)]
     wrong = [f"{x} {config[x]}, not {before[x]}" for x in _SHAPE if config[x] != before[x]]
+    if len({checkpoints.approximates_gelu(each) for each in (before, config)}) > 1:
+        wrong.append("another hidden_act")
     if len({each.with_prefix("").fingerprint() for each in vocabularies}) > 1:
         wrong.append("another vocabulary")
     if hash_maps(modules_before.maps) != hash_maps(modules.maps):

@@ -138,7 +138,10 @@ def test_fingerprints_follow_what_is_computed(runs, rerankers, tmp_path):
     again = dcse_tf.Reranker.load(save_reranker(tmp_path / "again"), compute_dtype="bfloat16")
     assert again.fingerprint() == prints[False]
     other = dcse_tf.Reranker.load(save_reranker(tmp_path / "other", seed=4))
-    assert other.fingerprint() != prints[False]
+    assert (own := other.fingerprint()) != prints[False]
+    path = tmp_path / "other/encoder/config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden_act": "gelu"}))
+    assert dcse_tf.Reranker.load(tmp_path / "other").fingerprint() != own
     settings = RerankerSettings("bert", 10, 6, False)
     write_reranker_settings(tmp_path / "again/encoder", settings)
     again = dcse_tf.Reranker.load(tmp_path / "again")

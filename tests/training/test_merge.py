@@ -63,7 +63,7 @@ def test_the_output_is_an_encoder_with_the_trained_ones_files(pair, tmp_path, ru
     trained = tmp_path / "cls"
     shutil.copytree(pair[1], trained)
     attention = equations.build_turn_attention("additive_attention", DIM, 5)
-    equations.write_matching(trained, equations.MatchingForm(attention=attention))
+    equations.write_matching(trained, attention)
     sentence_modules.write_modules(trained, SentenceModules("cls", unit_norm=True), DIM)
     half = checkpoints.read_config(trained) | {"torch_dtype": "float16"}
     (trained / "config.json").write_text(json.dumps(half))
@@ -77,7 +77,7 @@ def test_the_output_is_an_encoder_with_the_trained_ones_files(pair, tmp_path, ru
     assert encoder.settings["max_sequence_length"] == 9
     assert encoder.settings["pooling"] == "cls"
     assert encoder.encode(["where is my parcel"]).shape == (1, DIM)
-    attended = equations.read_matching(merged).attention
+    attended = equations.read_attention(merged)
     for one, other in zip(attended.variables, attention.variables, strict=True):
         np.testing.assert_array_equal(one, other)
     assert json.loads((merged / RECORD_FILE).read_text()) == {
@@ -98,8 +98,12 @@ def test_encoders_that_do_not_go_together_are_refused(pair, run, tmp_path):
         ("wide", {"dim": 128}, "hidden_size 128, not 64"),
         ("deep", {"layers": 3}, "num_hidden_layers 3, not 2"),
         ("words", {"vocabulary": other}, "another vocabulary"),
+        ("act", {}, "another hidden_act"),
     ):
         folder = make_checkpoint(tmp_path / name, 3, **changes)
+        if name == "act":
+            config = json.loads((folder / "config.json").read_text())
+            (folder / "config.json").write_text(json.dumps(config | {"hidden_act": "gelu"}))
         with pytest.raises(OptionError, match=f"`trained`=.*{name}: .*{message}"):
             run(trained=str(folder))
     (folder / "reranker.json").write_text("{}")
