@@ -207,7 +207,8 @@ def read_files(
     if config.format == "table":  # a dialogue's rows may stand in several files
         found = read_tables(paths, bad_lines, columns)
     for session_id, turns, *given in found:
-        if turns and not (config.alternate_roles or any(turn.role for turn in turns)):
+        # A group always has the responder's.
+        if {t.role for t in turns[: -1 if given else None]} == {""} and not config.alternate_roles:
             told = f"{','.join(config.input)}: the turns of session {session_id!r} have no roles"
             advice = "`alternate_roles` gives them to two speakers in turn"
             raise InputError(f"`input`={told}; {advice}")

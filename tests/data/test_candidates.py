@@ -265,19 +265,21 @@ def make_question(number, article, answers="B", options=("f : no , tom .", "f : 
 
 BEGINNING = "m : hi , are you in ? f : i am ."
 QUESTIONS = (make_question(1, BEGINNING), make_question(2, f"{BEGINNING} m : ok ; fine . f : bye"))
+OF_ONE_TURN = make_question(3, BEGINNING[: BEGINNING.index(" f :")])
 
 
 def test_a_question_of_mutual_is_a_group_of_its_dialogue(tmp_path):
-    (first, second), _ = read(write(tmp_path / "mutual.jsonl", *QUESTIONS), "mutual")
+    path = write(tmp_path / "mutual.jsonl", *QUESTIONS, OF_ONE_TURN)
+    (first, second, short), _ = read(path, "mutual")
     assert first.context == (Utterance("m", "hi , are you in ?"), Utterance("f", "i am ."))
     assert (first.id, first.candidates, first.labels) == ("q1", ("no , tom .", "yes ."), (0, 1))
     assert first.responder == "f"
     assert [turn.text for turn in second.context[2:]] == ["ok ; fine .", "bye"]
-    assert first.dialogue == second.dialogue
+    assert first.dialogue == second.dialogue == short.dialogue
     # The shorter dialogue is the beginning of the longer one.
     sessions = list(FORMATS["mutual"].read(tmp_path / "mutual.jsonl", BadLines(0)))
     assert sessions == [("mutual.jsonl-2", [*second.context])]
-    (given, _), _ = read_given(tmp_path / "mutual.jsonl", "mutual_candidates")
+    (given, *_), _ = read_given(tmp_path / "mutual.jsonl", "mutual_candidates")
     assert given == ("q1", first.window, GivenCandidates(first.dialogue, ("no , tom .",)))
 
 

@@ -145,8 +145,14 @@ def test_a_header_without_the_columns_is_refused(tmp_path, header, columns, name
 def test_without_roles_speakers_alternate_if_asked(tmp_path):
     path = write_csv(tmp_path / "a.csv", "session_id,text", "1,hi", "1,ho")
     assert read(path, alternate_roles=True)[0] == {"1": [("", "hi"), ("", "ho")]}
-    with pytest.raises(InputError, match="session '1' have no roles; `alternate_roles`"):
+    refused = pytest.raises(InputError, match="session '1' have no roles; `alternate_roles`")
+    with refused:
         read(path)
+    # A group's responder has a role.
+    group = {"id": "1", "context": ["hi", "ho"], "responder": "a", "candidates": ["a", "b"]}
+    path.write_text(json.dumps(group | {"labels": [1, 0]}))
+    with refused:
+        read(path, format="candidates")
 
 
 def test_parquet_with_a_turn_a_row(tmp_path):

@@ -53,8 +53,7 @@ class CandidateGroup:
     @property
     def window(self) -> list[Utterance]:
         """The context and its first true response."""
-        true = self.candidates[self.labels.index(1)]
-        return [*self.context, Utterance(self.responder, true)]
+        return [*self.context, Utterance(self.responder, self.candidates[self.labels.index(1)])]
 
 
 # Yields groups with their line numbers; the last argument says whether a group may have several
@@ -69,12 +68,12 @@ def check_groups(
     own; the others count as bad lines.
     """
     known: set[str] = set()
-    advice = "" if several_positives else "; `several_positives` allows several true responses"
+    advice = "" if several_positives else "; evaluate's `several_positives` allows several"
 
     def check(number: int, group: CandidateGroup) -> tuple[int, CandidateGroup]:
         if len(set(group.labels)) < 2:
-            both = "candidates with label 1 and with label 0"
-            raise ValueError(f"expected {both}, found only one of them{advice}")
+            told = "expected candidates with label 1 and with label 0, found only one of them"
+            raise ValueError(told + advice * any(group.labels))
         if (true := sum(group.labels)) > 1 and not several_positives:
             raise ValueError(f"expected one candidate with label 1, found {true}{advice}")
         if group.id in known:
@@ -246,8 +245,8 @@ def read_mutual_groups(
 ) -> Iterator[tuple[int, CandidateGroup]]:
     """See `GroupReader`, of MuTual (Cui et al. 2020): {"article", "options", "answers", "id"}.
 
-    Questions about one dialogue have contexts of different lengths; their dialogue is named by its
-    first two turns.
+    Questions about one dialogue have contexts of different lengths, down to one turn, by which
+    their dialogue is named.
     """
 
     def parse(number: int, value: Any) -> tuple[int, CandidateGroup]:
@@ -260,7 +259,7 @@ def read_mutual_groups(
         texts = tuple(turn.text for (turn,) in options)
         labels = tuple(int(letter == answer) for letter in letters)
         (context, *_) = [_drop_blank(turns, text) for text in texts]
-        dialogue = f"{hash_number(repr(turns[:2])):016x}"
+        dialogue = f"{hash_number(repr(turns[0])):016x}"
         responder = options[letters.index(answer)][0].role
         return number, CandidateGroup(name, context, texts, labels, responder, dialogue)
 
