@@ -1,1 +1,1 @@
-"""The command lines; no other part of the package deals with flags."""
+"""The command lines: jobs from flags, their help and their messages."""

@@ -84,7 +84,7 @@ def train(options: Any) -> None:
     print(f"the trained model is in {options.run_dir}/encoder")
     print(f"kept: {outcome.kept.describe()}")
     for warning in outcome.list_warnings():
-        print(f"warning: {warning}")
+        print(f"warning: {as_flags(warning)}")
     if outcome.verdict:
         print(f"verdict, for embeddings of single turns: {outcome.verdict.describe()}")
     print(f"watch it with: tensorboard --logdir {options.run_dir}")
@@ -243,7 +243,7 @@ JOBS = {
         "Learns which answers are good enough, and the weight of two stages.",
         "search.calibrate:CalibrateOptions",
         "search.calibrate:calibrate",
-        "the calibration is in {output}; give it to search or serve as --calibration={output}",
+        "the calibration is in {output}, for search or, of a re-ranker alone, serve --calibration",
     ),
     "explain": Job(
         "Shows what the similarity of a response and its context is made of.",

@@ -91,10 +91,6 @@ class EvaluateOptions(ModelOptions):
         self.check_needed("response_selection", "candidates", "context_turns", "max_samples")
         names = ("candidates_format", "candidates_turns", "several_positives", "max_bad_lines")
         self.check_needed("candidates_file", *names)
-        if 0 < self.max_samples < self.candidates:
-            why = "the responses of the sessions used are one another's candidates"
-            expected = f"expected at least `candidates`={self.candidates}, or 0"
-            self.refuse("max_samples", f"{expected}: {why}")
         if self.response_selection or self.candidates_file:
             if self.half != "all":
                 self.refuse(
@@ -128,8 +124,12 @@ class CompareOptions(Options):
 
 def draw_samples(path: pathlib.Path, options: Any, seed: int) -> list[Sample]:
     """Draws the samples of a file of sessions, as many and as long as options say; InputError if it
-    has too few different responses.
+    has too few different responses, OptionError if so few samples are asked for.
     """
+    if 0 < options.max_samples < options.candidates:
+        why = "the responses of the sessions used are one another's candidates"
+        expected = f"expected at least `candidates`={options.candidates}, or 0"
+        options.refuse("max_samples", f"{expected}: {why}")
     settings = {x: getattr(options, x) for x in ("candidates", "context_turns", "max_samples")}
     samples = selection.make_samples(selection.read_dialogues(path), seed=seed, **settings)
     if not samples:

@@ -1,1 +1,1 @@
-"""Search for the nearest texts in NumPy; of a model it needs only embeddings and a fingerprint."""
+"""Search for the nearest texts, their order by a re-ranker, and when none is an answer."""

@@ -24,7 +24,7 @@ from dcse_tf.input_files import resolve_inputs
 from dcse_tf.options import option
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.search.calibration import Calibration
-from dcse_tf.search.searcher import describe_stages, load_first_stage
+from dcse_tf.search.searcher import check_first_stage, describe_stages, load_first_stage
 
 
 class CalibrateOptions(ModelOptions):
@@ -50,6 +50,13 @@ class CalibrateOptions(ModelOptions):
     max_samples: int = option(1000, "Dialogues of a file, at most. 0: all.", minimum=0)
     output: str = option("", "JSON file to write.", required=True, path="renews")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_first_stage(self)
+        if self.find == "similar":  # without `reranker`, `model` is one, which gives no embeddings
+            settings = "pooling", "prefix", "max_sequence_length", "truncate_dim"
+            self.check_needed("reranker", *settings)
+
 
 def calibrate(options: CalibrateOptions) -> str:
     """Writes the calibration to `output`, and returns what it does as a table.
@@ -59,30 +66,24 @@ def calibrate(options: CalibrateOptions) -> str:
         OutputError: the output cannot be written.
     """
     with atomic_file(pathlib.Path(options.output)) as partial:  # before anything long is done
-        found, table = _calibrate(options)
+        checks = resolve_inputs(options.check_dialogues, "check_dialogues")
+        files = [pathlib.Path(options.dialogues), *checks]
+        drawn = [draw_samples(path, options, seed=0) for path in files]
+        encoder = reranker = None
+        if options.reranker or options.find == "responses":
+            encoder = load_first_stage(options, options.find)
+        if options.reranker or not encoder:
+            reranker = Reranker.from_options(options, "reranker" if encoder else "model")
+        parts = [_score(of_file, options.find, encoder, reranker) for of_file in drawn]
+
+        ways = {" by the re-ranker": (0.0, 1.0), " by the cosine": (1.0, 0.0)}
+        alone = ways if encoder and reranker else {}
+        weight = fit_weight(parts[0]) if alone else float(not reranker)
+        wrong = sorted((parts[0] @ (weight, 1.0))[:, 1:].max(axis=1).tolist())
+        found = Calibration(describe_stages(options.find, encoder, reranker), weight, wrong)
         write_json(partial, dataclasses.asdict(found), sort_keys=True)
-    return table
 
-
-def _calibrate(options: CalibrateOptions) -> tuple[Calibration, str]:
-    """The calibration, and the table."""
-    checks = resolve_inputs(options.check_dialogues, "check_dialogues")
-    files = [pathlib.Path(options.dialogues), *checks]
-    drawn = [draw_samples(path, options, seed=0) for path in files]
-    encoder = reranker = None
-    if options.reranker or options.find == "responses":
-        encoder = load_first_stage(options, options.find)
-    if options.reranker or not encoder:
-        reranker = Reranker.from_options(options, "reranker" if encoder else "model")
-    parts = [_score(of_file, options.find, encoder, reranker) for of_file in drawn]
-
-    ways = {" by the re-ranker": (0.0, 1.0), " by the cosine": (1.0, 0.0)}
-    alone = ways if encoder and reranker else {}
-    weight = fit_weight(parts[0]) if alone else float(not reranker)
-    wrong = sorted((parts[0] @ (weight, 1.0))[:, 1:].max(axis=1).tolist())
-    found = Calibration(describe_stages(options.find, encoder, reranker), weight, wrong)
-
-    likeliest = f"`cosine_weight`={weight:g}, of the highest likelihood on {options.dialogues}"
+    likeliest = f"weight of the cosine {weight:g}, the likeliest on {options.dialogues}"
     lines = [likeliest] if alone else []
     for path, part in zip(files, parts, strict=True):
         sums = [part @ shares for shares in ((weight, 1.0), *alone.values())]
@@ -100,7 +101,7 @@ def _calibrate(options: CalibrateOptions) -> tuple[Calibration, str]:
             right = (true > least) & (true >= best)
             given = f"{np.mean(best > least):19.1%}   {np.mean(right):19.1%}"
             lines.append(f"  {rate:6g}%   {least:11.3f}   {given}")
-    return found, "\n".join(lines)
+    return "\n".join(lines)
 
 
 def fit_weight(rows: np.ndarray) -> float:

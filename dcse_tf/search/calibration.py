@@ -33,6 +33,22 @@ class CalibratedOptions(ModelOptions):
         super().__post_init__()
         self.check_needed("calibration", "false_accepts")
 
+    def read_calibration(self, now: Mapping[str, Any]) -> "Calibration | None":
+        """The calibration, if one is given; InputError if it was not `made_from` the models in use,
+        OptionError if it has too few dialogues for so few false accepts.
+        """
+        if not self.calibration:
+            return None
+        found = Calibration.read(self.calibration)
+        problem = f"`calibration`={self.calibration}: is of other models"
+        remedy = "run calibrate with these; for serve, with the re-ranker alone"
+        require_same(found.made_from, now, problem, remedy)
+        if found.threshold(self.false_accepts) == math.inf:
+            told = f"with the {len(found.wrong)} dialogues of {self.calibration} nothing would be"
+            least = math.ceil(1e4 / (len(found.wrong) + 1)) / 100
+            self.refuse("false_accepts", f"{told} answered, expected at least {least:g}")
+        return found
+
 
 @dataclasses.dataclass(frozen=True)
 class Calibration:
@@ -52,20 +68,12 @@ class Calibration:
     wrong: Sequence[float]
 
     @classmethod
-    def read(cls, path: str | os.PathLike[str], now: Mapping[str, Any] | None = None) -> Self:
-        """Reads a file that `calibrate` wrote, which was `made_from` the models in use.
-
-        Raises:
-            InputError: the file is another, or was made from other models.
-        """
+    def read(cls, path: str | os.PathLike[str]) -> Self:
+        """Reads a file that `calibrate` wrote; InputError if it is another."""
         content = read_json_object(pathlib.Path(path).expanduser(), "what calibrate writes")
         with name_input(f"{path}: not what calibrate writes", KeyError, TypeError, ValueError):
             before, weight = dict(content["made_from"]), float(content["cosine_weight"])
-            found = cls(before, weight, sorted(map(float, content["wrong"])))
-        if now is not None:
-            problem = f"`calibration`={path}: is of other models"
-            require_same(before, now, problem, "run calibrate with these")
-        return found
+            return cls(before, weight, sorted(map(float, content["wrong"])))
 
     def threshold(self, false_accepts: float) -> float:
         """The score that an answer has to exceed.

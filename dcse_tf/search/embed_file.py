@@ -15,18 +15,10 @@ from typing import IO, Any
 import numpy as np
 from absl import logging
 
+from dcse_tf import files
 from dcse_tf.bert.encoder_options import ModelOptions
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError, name_output
-from dcse_tf.files import (
-    flush,
-    lock_output,
-    marked,
-    refuse_existing,
-    remove,
-    require_same,
-    write_record,
-)
 from dcse_tf.input_files import iterate_bare_lines, read_json_object
 from dcse_tf.options import option
 from dcse_tf.progress import Progress
@@ -61,9 +53,7 @@ class EmbedOptions(ModelOptions):
         "further column, embedding. All workers must reach both.",
     )
     text_column: str = option("text", "With `spark_master`: the column to embed.")
-    overwrite: bool = option(
-        False, "Replace `output` if it exists, and start anew instead of resuming."
-    )
+    overwrite: bool = option(False, "Replace `output` if it exists; start anew, not resume.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -86,8 +76,8 @@ def embed(config: EmbedOptions) -> tuple[int, int]:
     """
     source, output = pathlib.Path(config.input), pathlib.Path(config.output)
     output.parent.mkdir(parents=True, exist_ok=True)
-    with lock_output(output), name_output(output):
-        refuse_existing(output, config.overwrite)
+    with files.lock_output(output), name_output(output):
+        files.refuse_existing(output, config.overwrite)
         described = _describe_input(source)
         encoder = SentenceEncoder.from_options(config)
         # The values that the encoder resolved, so that messages show the actual pooling and length.
@@ -97,7 +87,7 @@ def embed(config: EmbedOptions) -> tuple[int, int]:
         lines = sum(1 for _ in iterate_bare_lines(source))
         if not lines:
             raise InputError(f"`input`={source}: no lines")
-        work = marked(output, "partial")
+        work = files.marked(output, "partial")
         done = _begin(work, made_from, config.overwrite)
         try:
             rows = _write_rows(config, encoder, lines, work, done)
@@ -106,10 +96,10 @@ def embed(config: EmbedOptions) -> tuple[int, int]:
             rows.replace(output)
         except BaseException:
             if not done["rows"]:
-                remove(work)
+                files.remove(work)
             raise
-        remove(work)
-        flush(output.parent)
+        files.remove(work)
+        files.flush(output.parent)
     return lines, encoder.dim
 
 
@@ -124,7 +114,7 @@ def _begin(work: pathlib.Path, made_from: dict[str, Any], overwrite: bool) -> di
     """The record of a stopped job with the same `made_from`, or of a new one; makes its folder."""
     record = work / _RECORD
     if not record.exists() or overwrite:
-        remove(work)
+        files.remove(work)
         work.mkdir(parents=True)
         return {"made_from": made_from, "rows": 0, "truncated": 0}
     remedy = "give the same, or `overwrite` to start anew"
@@ -133,7 +123,7 @@ def _begin(work: pathlib.Path, made_from: dict[str, Any], overwrite: bool) -> di
     except InputError as error:
         raise InputError(f"{error}; {remedy}") from error
     problem = f"{work}: begun with other settings or files"
-    require_same(done.get("made_from", {}), made_from, problem, remedy)
+    files.require_same(done.get("made_from", {}), made_from, problem, remedy)
     return done
 
 
@@ -147,7 +137,7 @@ def _write_rows(
     """Embeds the lines whose rows are not in the job's folder yet, block by block; returns the
     complete .npy file, float32 `[lines, dim]`.
     """
-    path, resumed = marked(work / "rows.npy", "partial"), done["rows"] > 0
+    path, resumed = files.marked(work / "rows.npy", "partial"), done["rows"] > 0
     with (
         path.open("r+b" if resumed else "wb") as file,
         Progress("lines", lines, done["rows"]) as progress,
@@ -176,7 +166,7 @@ def _write_rows(
             os.fsync(file.fileno())  # before the record says that the rows are there
             done["rows"] += len(block)
             done["truncated"] += int(truncated.sum())
-            write_record(work / _RECORD, done)
+            files.write_record(work / _RECORD, done)
     encoder.warn_of_truncated(done["truncated"], "lines")
     return path
 

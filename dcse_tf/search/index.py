@@ -151,9 +151,8 @@ class SearchIndex:
 
     def __init__(self, path: pathlib.Path, nprobe: int = 32):
         self.made_from = read_json_object(path / MADE_FROM_FILE)
-        version, expected = self.made_from.get("format"), FORMAT["format"]
-        if version != expected:
-            wrong = f"an index of format {version!r}, expected {expected}"
+        if (version := self.made_from.get("format")) != FORMAT["format"]:
+            wrong = f"an index of format {version!r}, expected {FORMAT['format']}"
             raise InputError(f"{path}: {wrong}; build it anew")
         self._table, self._matrix = (
             _read(path / name, lambda file: np.load(file, mmap_mode="r", allow_pickle=False))
@@ -188,12 +187,11 @@ class SearchIndex:
             for found, query in zip(rows, queries, strict=True)
         ]
 
-    def measure_recall(self, top: int = 10, sample: int = 1000) -> float:
-        """The share of the exact `top` nearest rows that `find` finds, 0 to 1.
-
-        The queries are `sample` rows. A query's own row, which is always found, does not count.
+    def measure_recall(self, top: int = 10) -> float:
+        """The share of the exact `top` nearest rows that `find` finds, 0 to 1, for 1,000 rows. A
+        query's own row, which is always found, does not count.
         """
-        rows = np.unique(np.linspace(0, len(self._matrix) - 1, sample).astype(np.int64))
+        rows = np.unique(np.linspace(0, len(self._matrix) - 1, 1000).astype(np.int64))
         queries = np.asarray(self._matrix[rows])
         exact, found = find_nearest(self._matrix, queries, top + 1), self.find(queries, top + 1)
         shares = [

@@ -59,12 +59,8 @@ class SearchOptions(CalibratedOptions):
     nprobe: int = option(
         32, "Searching ivf: lists of texts to read. More are slower and find more.", minimum=1
     )
-    query: str | None = option(
-        None, "A single query. Default: `queries`, or else lines of standard input."
-    )
-    queries: tuple[str, ...] = option(
-        (), "Text files of queries, one a line, comma-separated.", path="files"
-    )
+    query: str | None = option(None, "A single query. Default: `queries`, or standard input.")
+    queries: tuple[str, ...] = option((), "Text files of queries, one a line.", path="files")
     top: int = option(5, "Texts to find for each query.", minimum=1)
     reranker: str = option(
         "",
@@ -100,12 +96,7 @@ class SearchOptions(CalibratedOptions):
             self.refuse("cosine_weight", "is that of `calibration`")
         if self.calibration and not self.reranker and self.find == "similar":
             self.refuse("calibration", "is for answers: give a `reranker`, or `find`=responses")
-        if self.projection:
-            raise OptionError("`projection`: give `find`=responses, which uses both heads")
-        if self.find == "responses":  # the heads were trained on whole mean embeddings
-            for name in ("truncate_dim", "pooling"):
-                if self.is_given(name) and getattr(self, name) != "mean":
-                    self.refuse(name, "has no meaning with `find`=responses")
+        check_first_stage(self)
         if self.reranker and self.rerank_top < self.top:
             self.refuse("rerank_top", f"expected `top`={self.top} at least, the best of them")
 
@@ -162,6 +153,16 @@ class Searcher:
             yield from zip(group, self.answer(group), strict=True)
 
 
+def check_first_stage(options: Any) -> None:
+    """Refuses settings of embeddings that `find` cannot use."""
+    if options.projection:
+        raise OptionError("`projection`: give `find`=responses, which uses both heads")
+    if options.find == "responses":  # the heads were trained on whole mean embeddings
+        for name in ("truncate_dim", "pooling"):
+            if options.is_given(name) and getattr(options, name) != "mean":
+                options.refuse(name, "has no meaning with `find`=responses")
+
+
 def load_first_stage(options: ModelOptions, find: str) -> SentenceEncoder:
     """The encoder that options name; InputError if it has no heads to find responses by."""
     encoder = SentenceEncoder.from_options(options)
@@ -207,7 +208,7 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
         encoder = load_first_stage(config, config.find)
         reranker = Reranker.from_options(config, "reranker") if config.reranker else None
         stages = describe_stages(config.find, encoder, reranker)
-        calibration = Calibration.read(config.calibration, stages) if config.calibration else None
+        calibration = config.read_calibration(stages)
         # The fingerprint covers the settings, which are listed so that messages can name them.
         now: dict[str, Any] = {
             layout.INDEX_TYPE: config.index_type,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dcse_tf.errors import name_input, require
 from dcse_tf.options import option
-from dcse_tf.search.calibration import CalibratedOptions, Calibration
+from dcse_tf.search.calibration import CalibratedOptions
 
 if TYPE_CHECKING:
     import fastapi
@@ -108,9 +108,8 @@ def make_app(options: ServeOptions) -> "fastapi.FastAPI":
     assert encoder.dim
     if reranker:
         reranker.rank("hello", ["hello"])
-    if options.calibration and reranker:
-        calibration = Calibration.read(options.calibration, {"`reranker`": reranker.fingerprint()})
-        service.none_below = calibration.threshold(options.false_accepts)
+        if calibration := options.read_calibration({"`reranker`": reranker.fingerprint()}):
+            service.none_below = calibration.threshold(options.false_accepts)
     if options.clusters:
         service.clusters = Clusters.load(options.clusters, service.encoder)
     keys = os.environ.get("DCSE_API_KEY", "").split()

@@ -1,6 +1,7 @@
 """Calibration: the threshold by hand and by its guarantee, the job, and who abstains by it."""
 
 import json
+import types
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from dcse_tf.cli.commands import main
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.response_selection import make_samples, read_dialogues
 from dcse_tf.reranker.reranker import Reranker
+from dcse_tf.search import calibrate as job
 from dcse_tf.search.calibrate import fit_weight
 from dcse_tf.search.calibration import Calibration
 
@@ -45,6 +47,24 @@ def test_a_weight_is_that_which_the_true_responses_were_drawn_with():
         drawn = np.argsort(-(rows @ shares + rng.gumbel(size=[20_000, 10])), axis=1)  # first
         assert least <= fit_weight(np.take_along_axis(rows, drawn[..., None], axis=1)) <= most
     assert fit_weight(np.zeros([30, 10, 2])) == 1.0
+
+
+def test_the_table_of_a_calibration_by_hand(tmp_path, monkeypatch):
+    """Nine dialogues, whose best wrong responses score 1 to 9; at 20%, the threshold is 8.
+
+    Above it are one wrong response, and four true ones, of which one is behind that.
+    """
+    true = [8.5, 8.5, 8.5, *[0.5] * 5, 8.5]
+    scores = np.array([[x, n, n - 1] for n, x in enumerate(true, start=1)])
+    rows = np.stack([np.zeros_like(scores), scores], axis=2)
+    model = types.SimpleNamespace(fingerprint=lambda: "f")
+    monkeypatch.setattr(job, "draw_samples", lambda *_, **__: [])
+    monkeypatch.setattr(job, "_score", lambda *_: rows)
+    monkeypatch.setattr(Reranker, "from_options", lambda *_: model)
+    paths = {"dialogues": "pyproject.toml", "output": str(tmp_path / "out.json")}
+    table = job.calibrate(job.CalibrateOptions(model="m", candidates=3, **paths)).splitlines()
+    assert table[0].endswith("R@1 of 3 33.3")
+    assert table[-1].split() == ["20%", "8.000", "11.1%", "33.3%"]
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +121,10 @@ def test_search_answers_only_what_is_good_enough(folder, tmp_path, capsys):
     sums = [hit["score"] + found.cosine_weight * hit["cosine"] for hit in every]
     assert sums == sorted(sums, reverse=True)
     assert len(sums) == 3
-    for rate in (0, 10, 30, 50, 70, 90):
+    for rate in (2, 10, 30, 50, 70, 90):
         assert ask(rate) == (every if sums[0] > found.threshold(rate) else [])
+    with pytest.raises(SystemExit, match=r"--false_accepts=1.*: with the 50 .*at least 1\.97"):
+        ask(1)
 
 
 def test_a_calibration_of_other_models_is_refused(folder, tmp_path):
@@ -120,6 +142,13 @@ def test_a_calibration_of_other_models_is_refused(folder, tmp_path):
     with pytest.raises(SystemExit, match=r"--find=responses: .* has no projection heads"):
         calibrate(folder, tmp_path / "it.json", models[0], "--find=responses")
     # Before models are loaded.
+    for flags, problem in (
+        (["--find=responses", "--truncate_dim=3"], "--truncate_dim=3: has no meaning with --find"),
+        (["--pooling=cls"], "--pooling=cls: has no meaning without --reranker"),
+        (["--candidates=9", "--max_samples=5"], "--max_samples=5: expected at least --cand.*=9"),
+    ):
+        with pytest.raises(SystemExit, match=problem):
+            calibrate(folder, tmp_path / "it.json", "--model=nothing", *flags)
     with pytest.raises(SystemExit, match=f"{tmp_path} is a folder"):
         calibrate(folder, tmp_path, "--model=nothing")
     (tmp_path / "few.jsonl").write_text("")
