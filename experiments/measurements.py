@@ -41,7 +41,7 @@ def draw_bars() -> None:
     content = json.loads((RESULTS / "in_domain.json").read_text(encoding="utf-8"))
     ranks, retrieval = content["tables"]
     rows = {row[0]: row for row in retrieval["rows"]}
-    before, after = rows["untrained, centred"], rows["600 steps"]
+    before, after = rows["untrained"], rows["600 steps"]
     untrained, trained = ranks["rows"]
     bars = {
         "search by intent (MAP)": (before[1], after[1]),

@@ -47,7 +47,7 @@ EXPECTED = {
         "1/1/21": [("Ana", "Happy new year"), ("Ben B.", "And to you")],
         "2/1/21": [("Ana", "¿y Juan?"), ("Ben B.", "llama al 52 55 1234 10 000 veces: nada")],
     },
-    "slack.csv": {"1700000001.000100": [("U1", "is the build broken"), ("U2", "yes, fixing it")]},
+    "slack.csv": {"1700000001.000100": [("U1", "is <the build> broken"), ("U2", "yes, fixing it")]},
 }
 
 
