@@ -216,7 +216,7 @@ class Evaluate(Hook):
             seconds = time.monotonic() - started
             logging.info("step %d, evaluated in %.0f s:\n%s", step, seconds, format_scores(scores))
             if self.metric not in scores:
-                known = ", ".join(sorted(scores))
+                known = ", ".join(sorted(name for name in scores if not name.endswith("_chance")))
                 why = f"`best_metric`={self.metric}: cannot be computed on these dev data; prepare"
                 why += f" them with a larger `dev_fraction`, or choose by one of {known}"
                 raise TrainingError(why)

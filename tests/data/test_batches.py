@@ -11,7 +11,13 @@ from lettered_corpus import turn_ids
 
 from dcse_tf.data.dialogue import Context, Session, Utterance
 from dcse_tf.data.records import serialize_session
-from dcse_tf.data.responses import ResponseSource, draw_candidates, sample_negatives
+from dcse_tf.data.responses import (
+    ResponseSource,
+    UtteranceSource,
+    draw_candidates,
+    draw_views,
+    sample_negatives,
+)
 from dcse_tf.data.table import make_batches
 
 PADDED = 0
@@ -321,3 +327,26 @@ def test_weights_and_totals_are_those_of_all_replicas():
         assert all((part["weights"] == 1.0).all() for part in parts)
     (alone,) = make([[None, None, (n, 0, 0), OK] for n in range(1, 5)])
     assert (alone["weights"].any(), float(alone["rows_weights_total"][0])) == (False, 0.0)
+
+
+def test_every_run_of_a_long_session_is_drawn():
+    texts = [np.array(turn_ids(9, turn, 0)) for turn in range(5)]
+    session = Session("9", tuple(Utterance("a", "b") for _ in texts))
+    source = ResponseSource("dense", Context(2, "both"), 3, 16)
+    record, found = serialize_session(session, texts), set()
+    for seed in range(30):
+        run = source.draw(record, [seed, 0])["token_ids"].to_list()
+        found.add(tuple(map(tuple, run)))
+    runs = (texts[begin : begin + 3] for begin in range(3))
+    assert found == {tuple(tuple(text.tolist()) for text in run) for run in runs}
+
+
+def test_the_views_of_a_repeated_text_stand_once():
+    ids = tf.ragged.constant([[2, 5, 3], [2, 6, 3], [2, 5, 3]], tf.int32)
+    step = UtteranceSource().make_step(
+        {"token_ids": ids}, tf.constant([0, 3]), 0, tf.constant(1, tf.int64)
+    )
+    targets = draw_views(step).targets
+    mask = targets["candidate_mask"].numpy().tolist()
+    assert mask == [[True, False, True, False], [True, True, False, False], [False] * 4]
+    assert targets["weights"].numpy().tolist() == [1.0, 1.0, 0.0]

@@ -5,6 +5,7 @@ A turn's only token says what it is: 100 x session + turn.
 
 import collections
 import dataclasses
+import types
 
 import numpy as np
 import pytest
@@ -12,7 +13,10 @@ import tensorflow as tf
 from drawn_dialogues import RULE, batch_samples, change, collect, read, session
 
 from dcse_tf.data import dialogue_step as tasks
+from dcse_tf.data.dialogue import Session, Utterance
 from dcse_tf.data.dialogue_step import DialogueSource, DialogueStep, draw_dialogue
+from dcse_tf.data.records import serialize_session
+from dcse_tf.data.responses import MaskingRule
 from dcse_tf.tasks.objective import score_best_rule
 
 
@@ -297,6 +301,25 @@ def test_a_turn_or_piece_that_repeats_what_it_replaces_does_not_count():
     differs = [text % 100 != place for text, place in
                zip(taken, same.samples["odd"].numpy(), strict=True)]  # fmt: skip
     assert odd.targets["weights"].numpy().tolist() == differs
+
+
+def test_a_stranger_that_the_dialogue_says_too_is_no_negative_of_post_training():
+    same = collect([session(n, 2, same_as=[1, 2]) for n in range(1, 13)])
+    vocabulary = types.SimpleNamespace(tokens=range(2000), special_ids=(0, 2, 3, 4), mask_id=7)
+    targets = tasks.draw_pairs(same, "utterance", MaskingRule(0.3, 4, vocabulary)).targets
+    labels = targets["labels"].numpy().tolist()
+    assert {*labels} == {0, 1}
+    assert targets["weights"].numpy().tolist() == labels
+
+
+def test_another_turn_of_the_session_says_something_else():
+    texts = [np.array([2, 50 + turn % 2, 3]) for turn in range(4)]
+    turns = tuple(Utterance("ab"[turn % 2], "x") for turn in range(4))
+    record = serialize_session(Session("9", turns), texts)
+    source = DialogueSource(3, RULE, other_turns=True)
+    for seed in range(12):
+        drawn = source.draw(record, tf.constant([seed, 0], tf.int64))
+        assert drawn["more_utterances"][0] != drawn["utterances"][-1]
 
 
 def test_a_stranger_that_says_what_one_of_the_pair_says_makes_no_pair():

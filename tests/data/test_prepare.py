@@ -23,8 +23,8 @@ from dialogue_files import (
 from lettered_corpus import CLS, SEP, UNK, prepare_sessions, turn_ids
 
 from dcse_tf.bert.tokenizer import read_vocabulary
-from dcse_tf.data.corpus import PrepareOptions, SplitOptions
-from dcse_tf.data.dialogue import Session, Utterance
+from dcse_tf.data.corpus import PrepareOptions, SplitOptions, Splitter
+from dcse_tf.data.dialogue import GivenCandidates, Session, Utterance
 from dcse_tf.data.formats.reading import read_jsonl
 from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.prepare import prepare
@@ -145,6 +145,16 @@ def test_copies_of_a_session_go_where_the_first_went(tmp_path):
         short = (f"short {n}" for n in range(60))
         expected |= {name for name in short if config.split_of(name) == split}
         assert read_ids(tmp_path, split) == expected
+
+
+def test_equal_pieces_of_different_dialogues_go_where_their_dialogues_go():
+    values = {"input": ("a",), "output_dir": "b", "vocab_size": 99}
+    config = PrepareOptions(dev_fraction=0.5, test_fraction=0.4, **values)
+    turns = Utterance("a", "where is my blue parcel"), Utterance("b", "ok")
+    find_split, names = Splitter(config), [f"d{n}" for n in range(20)]
+    found = [find_split(Session(f"{x}:1", turns, GivenCandidates(x, ()))) for x in names]
+    assert found == [config.split_of(name) for name in names]
+    assert len({*found}) > 1
 
 
 def test_sessions_of_one_id_are_one_dialogue(tmp_path):

@@ -132,3 +132,23 @@ def test_half_of_the_words_of_a_garbled_text_are_others():
     assert (found[:, [0, 1, 9]] == ids.numpy()[:, [0, 1, 9]]).all()  # [CLS], the prefix, [SEP]
     # 2,800 tokens: four standard deviations of the share are 0.038.
     assert abs(np.isin(found[:, 2:9], [70, 71]).mean() - GARBLED_SHARE) < 0.038
+
+
+def test_a_replaced_turn_is_marked_with_the_speaker_of_its_place():
+    step = collect([session(n, 5 + n % 3, words=3) for n in range(1, 9)], same_role=False)
+    (batch,) = make_batches(step, {"rows": tasks.draw_incoherence(step)}, 0)
+    batch = {name: value.numpy() for name, value in batch.items()}
+    own = step.starts.numpy()[batch["rows_rows"]] + batch["rows_turns"]
+    found = batch["speaker_ids"].ravel()[batch["rows_places"]]
+    np.testing.assert_array_equal(found, step.speakers.numpy()[own])
+    assert {*found[batch["rows_turns"] == batch["rows_labels"][batch["rows_rows"]]]} == {0, 1}
+
+
+def test_of_the_predicted_tokens_a_tenth_stays_and_a_tenth_is_another():
+    ids = tf.concat([tf.fill([400, 1], 2), tf.fill([400, 10], 60), tf.fill([400, 1], 3)], axis=1)
+    found, asked = mask_tokens(ids, MaskingRule(1.0, 10, VOCABULARY), tf.constant([1, 2]))
+    drawn = found.numpy()[asked.numpy()]
+    assert len(drawn) == 4000
+    # Four standard deviations of 4,000 draws: 0.025 and 0.019.
+    assert abs(np.mean(drawn == MASK) - 0.8) < 0.025
+    assert abs(np.mean(drawn == 60) - 0.1) < 0.019

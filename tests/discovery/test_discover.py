@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import types
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ import pytest
 import dcse_tf
 from dcse_tf.cli.commands import main
 from dcse_tf.discovery.cluster_report import _find_words, choose_typical
+from dcse_tf.discovery.clusters import Label, _compare, follow
+from dcse_tf.discovery.discover import _embed_around, _Turns
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.retrieval import read_retrieval_set
 
@@ -246,3 +249,35 @@ def test_from_python(model, tmp_path):
     table = dcse_tf.discover(model=model, format="jsonl", min_words=4, **files)
     records = table if isinstance(table, list) else table.to_dict("records")
     assert [record["turns"] for record in records] == [30, 25, 20]
+
+
+def test_the_more_clusters_are_compared_the_clearer_a_change_has_to_be():
+    """45 and 30 of 100 differ with a p-value of 0.04 or so."""
+    assert _compare((45, 100), (30, 100), 1) == "grown"
+    assert _compare((30, 100), (45, 100), 1) == "shrunk"
+    assert _compare((45, 100), (30, 100), 10) == "same"
+
+
+def test_a_cluster_whose_turns_are_in_several_is_gone():
+    """Of the second, one turn is in each of today's clusters."""
+    records = [
+        {"id": n, "name": f"c{n}", "share": 50.0, "turns": 10, "of_turns": 20} for n in (1, 2)
+    ]
+    labels = [Label(cluster, "", 1.0) for cluster in (1, 2, 2, None)]
+    previous = types.SimpleNamespace(records=records, next_id=3, label=lambda _: labels)
+    found = follow(previous, np.zeros((4, 2)), np.array([10, 1, 1, 10]), np.array([0, 0, 1, 1]))
+    assert found.ids == [1, 3]
+    assert found.gone == [{"id": 2, "name": "c2", "turns": 2}]
+
+
+def test_the_turns_around_are_of_the_same_dialogue():
+    turns = _Turns(
+        sessions=np.array([0, 0, 1, 1]), roles=np.zeros(4, int), texts=np.arange(4),
+        session_ids=["x", "y"], role_names=["a"], distinct=[*"abcd"], left_out={},
+    )  # fmt: skip
+    rows = dict(zip("abcd", np.eye(4), strict=True))
+    encoder = types.SimpleNamespace(
+        dim=4, encode_blocks=lambda texts, _: iter([np.array([rows[text] for text in texts])])
+    )
+    found = _embed_around(encoder, turns, np.array([1, 2]), np.array([0, 1]))
+    np.testing.assert_array_equal(found, [rows["a"], rows["d"]])

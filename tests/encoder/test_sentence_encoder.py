@@ -14,6 +14,7 @@ from dcse_tf.baselines.registry import Fitted, write_baseline
 from dcse_tf.bert.bert import build_bert_encoder
 from dcse_tf.bert.sentence_modules import SentenceModules, write_modules, write_prefix
 from dcse_tf.bert.vocabulary import BLANK, NO_CANDIDATE, is_blank
+from dcse_tf.encoder.backend import FunctionBackend
 from dcse_tf.encoder.graph import EncoderGraph
 from dcse_tf.matching.equations import build_turn_attention, write_matching
 
@@ -260,3 +261,12 @@ def test_contexts_and_responses_that_do_not_fit_are_refused(encoder, context, re
 def test_settings_that_cannot_be_are_refused(folder, settings, option):
     with pytest.raises(ValueError, match=f"^`{option}`="):
         dcse_tf.SentenceEncoder.load(**{"model": folder, **settings})
+
+
+def test_the_first_dimensions_are_of_length_one_and_have_no_heads():
+    rows = np.array([[0.6, 0.0, 0.8], [0.0, -1.0, 0.0]], np.float32)
+    backend = FunctionBackend(lambda texts: rows[: len(texts)], str, 9, {"unit_norm": True})
+    backend.heads = {"context": (), "response": ()}
+    encoder = dcse_tf.SentenceEncoder(backend, truncate_dim=2)
+    np.testing.assert_allclose(encoder.encode(["a", "b"]), [[1, 0], [0, -1]])
+    assert (dcse_tf.SentenceEncoder(backend).heads, encoder.heads) == (backend.heads, {})

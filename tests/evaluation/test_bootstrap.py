@@ -150,3 +150,9 @@ def test_holms_correction_by_hand():
     assert holm([0.4, 0.4, 0.4]) == [1, 1, 1]
     assert holm([0.03]) == [0.03]
     assert holm([]) == []
+
+
+def test_the_seed_decides_the_resamples():
+    items = {"mrr": np.random.default_rng(0).normal(50, 10, 40)}
+    drawn = [bootstrap.interval(items, "mrr", seed) for seed in (0, 0, 1)]
+    assert drawn[0] == drawn[1] != drawn[2]

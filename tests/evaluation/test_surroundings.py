@@ -67,6 +67,28 @@ def test_neither_the_order_of_sessions_nor_repeats_matter():
     assert different.sentences != build_surroundings_set(sessions, encode, 5, 25).sentences
 
 
+def test_surroundings_are_compared_without_what_all_turns_share():
+    rng = np.random.default_rng(0)
+    texts = [[f"{n} {place}" for place in range(3)] for n in range(30)]
+    vectors = {text: rng.normal(size=8) + 3 for own in texts for text in own}
+    sessions = [Session(own[0], tuple(Utterance("a", text) for text in own)) for own in texts]
+    found = build_surroundings_set(sessions, lambda said: np.array([vectors[x] for x in said]), 0)
+
+    def unit(rows):
+        return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+    around = np.zeros([30, 30])
+    for place in (0, 2):
+        side = unit(np.array([vectors[own[place]] for own in texts]))
+        side = unit(side - side.mean(axis=0))
+        around += side @ side.T
+    np.fill_diagonal(around, -9)
+    for query in found.queries:
+        own = int(found.sentences[query.sentence].split()[0])
+        nearest = {f"{n} 1" for n in np.argsort(-around[own])[:10]}
+        assert {found.sentences[n] for n in query.positives} == nearest
+
+
 def test_candidates_are_of_other_dialogues_and_of_the_role():
     turns = [Utterance(("agent", "customer")[place % 2], f"t{place}") for place in range(40)]
     long = GivenCandidates("long", ())  # the dialogue that both pieces are of

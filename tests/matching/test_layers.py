@@ -126,3 +126,13 @@ def test_an_encoder_with_a_matching_that_was_removed_is_refused(tmp_path):
     (tmp_path / "matching.json").write_text('{"kind": "residual"}')
     with pytest.raises(InputError, match=r"matching\.json: .*'residual', which was removed"):
         equations.read_attention(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["attention", "additive_attention"])
+def test_an_attention_that_was_written_is_read_back(tmp_path, kind):
+    own = equations.build_turn_attention(kind, 6, seed=3)
+    equations.write_matching(tmp_path, own)
+    found = equations.read_attention(tmp_path)
+    assert found.kind == kind
+    for variable, expected in zip(found.variables, own.variables, strict=True):
+        np.testing.assert_array_equal(variable, expected)

@@ -105,6 +105,19 @@ def test_a_stopped_job_is_resumed_to_the_same_bytes(config, tmp_path, monkeypatc
     assert told.startswith("7 lines have more than the 3 tokens")
 
 
+@pytest.mark.parametrize("rest", [7, 64 * 4 * 3])
+def test_what_an_interrupted_block_left_is_overwritten(config, tmp_path, monkeypatch, rest):
+    job.embed(config.replace(output=str(tmp_path / "whole.npy")))
+    with monkeypatch.context() as patch:
+        stop_at(patch, 2)
+        with pytest.raises(Stopped):
+            job.embed(config)
+    with (tmp_path / "out.npy.dcse_tf-partial/rows.npy.dcse_tf-partial").open("ab") as file:
+        file.write(b"x" * rest)
+    job.embed(config)
+    assert (tmp_path / "out.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()
+
+
 def test_rows_are_on_the_disk_before_the_record_says_so(config, tmp_path, monkeypatch):
     fsync, seen = os.fsync, []
     folder = tmp_path / "out.npy.dcse_tf-partial"

@@ -4,6 +4,7 @@ import io
 import json
 import shutil
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from dcse_tf.matching.heads import build_heads
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.search import index as layout
 from dcse_tf.search import searcher as job
+from dcse_tf.search.calibration import Calibration
 from dcse_tf.search.index import SLACK, Hit, SearchIndex, build_faiss, find_nearest
 from dcse_tf.search.searcher import SearchOptions
 
@@ -354,3 +356,27 @@ def test_queries_of_a_flag_a_file_a_pipe_and_a_terminal_are_answered_alike(
         run_command(config, capsys, monkeypatch, b"ok\n\xd6\xd0\n")
     with pytest.raises(OSError, match=r"corpus\.txt"):  # before a model is loaded
         search(config.replace(model="none", output=f"{config.corpus}/answers"))
+
+
+def answer(hits, reranker=None, calibration=None):
+    """Answers to one query for each list of hits that an index finds."""
+    values = {"find": "responses", "cosine_weight": 0.0, "false_accepts": 50.0, "top": 40}
+    config = types.SimpleNamespace(rerank_top=40, **values)
+    index = types.SimpleNamespace(search=lambda means, top: hits)
+    encoder = types.SimpleNamespace(
+        encode=lambda texts, show_progress: np.ones((len(texts), 2)), project=lambda rows, _: rows
+    )
+    searcher = job.Searcher(config, index, encoder, reranker, calibration)
+    return searcher.answer(["x"] * len(hits))
+
+
+def test_responses_are_given_only_above_the_threshold():
+    hits = [[Hit(1, cosine, 1, 1, "a")] for cosine in (0.4, 0.5, 0.9)]
+    assert answer(hits, calibration=Calibration({}, 1.0, [0.5])) == [[], [], hits[2]]
+
+
+def test_of_texts_that_a_reranker_scores_alike_the_nearer_comes_first():
+    hits = [Hit(n, 1 - n / 100, n, 1, f"t{n}") for n in range(1, 41)]
+    reranker = types.SimpleNamespace(score=lambda *_, **__: [np.arange(40) % 2 * 1.0])
+    (found,) = answer([hits], reranker)
+    assert [hit.line for hit in found] == [*range(2, 41, 2), *range(1, 41, 2)]

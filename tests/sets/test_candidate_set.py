@@ -110,6 +110,14 @@ def test_bm25_takes_what_rank_bm25_ranks_first(build, skip_top):
     assert near < 40 * 4
 
 
+def test_what_is_drawn_besides_the_nearest_repeats_none_of_them(build):
+    """Each context has a word of one other response; with it, all five others are candidates."""
+    sessions = {f"s{n}": [f"w{n % 3} a{n}", f"w{n % 3} b{n}"] for n in range(6)}
+    _, groups = build(sessions, negatives_from="bm25", candidates=6)
+    responses = {turns[1] for turns in sessions.values()}
+    assert all(set(group.candidates) == responses for group in groups.values())
+
+
 def test_negatives_are_of_the_responders_role_if_there_are_enough(build):
     _, groups = build(same_role=True)
     said = collections.defaultdict(set)

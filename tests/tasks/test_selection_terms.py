@@ -1,4 +1,4 @@
-"""Losses of response selection's terms by hand, and the settings of its author's later code."""
+"""Losses and metrics of terms by hand, and the settings of its author's later code."""
 
 import types
 
@@ -13,6 +13,7 @@ import dcse_tf
 from dcse_tf.bert.vocabulary import BytePair
 from dcse_tf.reading.cross_encoder import TurnScores
 from dcse_tf.tasks.terms import selection
+from dcse_tf.tasks.terms.contrast import Contrast
 from dcse_tf.tasks.terms.start import Rehearse
 
 LOGITS = np.array([1.5, -0.5, 0.25, 2.0], np.float32)  # of two pairs of rows
@@ -43,6 +44,16 @@ def test_consistency_by_a_margin_and_as_classes():
     expected = list(map(reference.binary_cross_entropy, LOGITS.tolist(), LABELS.tolist()))
     assert classes["loss"] == pytest.approx(expected, abs=1e-6)
     assert classes["accuracy"] == found["accuracy"]
+
+
+def test_the_metrics_of_the_contrast():
+    """A masked candidate counts for nothing, and a tie is no hit."""
+    term = make_term(Contrast, temperature=0.5)
+    values = tf.constant([[0.5, 0.2, 0.9], [0.3, 0.3, 0.1], [0.4, 0.7, 0.8]])
+    mask = tf.constant([[True, True, False], [True, True, True], [True, False, False]])
+    found = term._contrast(values, {"candidate_mask": mask}, "similarity")
+    assert found["accuracy"].numpy().tolist() == [1.0, 0.0, 1.0]
+    np.testing.assert_allclose(found["negative_similarity"], [0.2, 0.2, 0.0])
 
 
 def test_a_turn_is_scored_by_the_mean_and_the_maximum_of_its_tokens():

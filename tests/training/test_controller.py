@@ -178,6 +178,7 @@ def _scores_by_step(trainer, by_step, metric="dev/score"):
         ("dev/loss", {0: 9.0, 5: 2.0, 10: 3.0, 15: 4.0, 20: 8.0}, 5),
         ("dev/score", {0: 9.0, 5: 2.0, 10: 3.0, 15: 4.0, 20: 8.0}, 0),  # none is better
         ("dev/loss", {0: 9.0, 5: 2.0, 10: 3.0, 15: 4.0, 20: 1.0}, 20),
+        ("dev/loss", {0: 2.0, 5: math.nan, 10: 5.0, 15: 4.0, 20: 3.0}, 0),
     ],
 )
 def test_the_encoder_of_the_best_evaluation_is_kept(tmp_path, metric, by_step, best):
@@ -312,3 +313,18 @@ def test_the_scores_of_an_evaluation_are_a_table():
         "  dev/cosine_r1 7.5",
         "  dev/map 61.5",
     ]
+
+
+def test_the_report_tells_shares_and_rates():
+    told = {}
+    summaries = types.SimpleNamespace(
+        text=lambda *_: None, scalars=lambda prefix, values, step: told.update(values)
+    )
+    report = Report(3, summaries, types.SimpleNamespace(steps=9, to_dict=dict), lambda: 0.1)
+    report.begin(0, False)
+    counts = {"samples": 24.0, "tokens": 90.0, "cells": 120.0, "without_negatives": 6.0}
+    report.after_steps(3, 3, 2.0, {"loss": 1.0, **counts})
+    assert told == {
+        "loss": 1.0, "learning_rate": 0.1, "samples_per_second": 12.0, "tokens_per_second": 45.0,
+        "fill": 0.75, "step_seconds": pytest.approx(2 / 3), "without_negatives": 0.25,
+    }  # fmt: skip
