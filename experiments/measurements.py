@@ -19,7 +19,7 @@ _COLORS = "#b8c4d0", "#1f6fb2"  # before and after a training
 # Section -> reports, in the order of the page.
 SECTIONS = {
     "Quality": "demo in_domain in_domain_parts table2_e5 settings_small selection_order "
-    "selection_table1 mutual equal_minutes discovery",
+    "mutual equal_minutes discovery",
     "Speed": "train rerank embed serve",
     "Guarantees": "kills",
 }
