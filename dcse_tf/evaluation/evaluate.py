@@ -56,20 +56,14 @@ class EvaluateOptions(ModelOptions):
         "`response_selection`: sessions of a file, with one response each, at most. 0: all.",
         minimum=0,
     )
-    seed: int = option(
-        0, "`response_selection`: seed of the responses and candidates drawn.", minimum=0
-    )
+    seed: int = option(0, "`response_selection`: seed of what is drawn.", minimum=0)
     candidates_file: tuple[str, ...] = option(
         (),
         "Files of grouped candidates, such as build_candidates writes; scored by R@k, MAP and MRR.",
         path="files",
     )
-    candidates_format: str = option(
-        "jsonl", "Format of `candidates_file`.", choices=CANDIDATE_FORMATS
-    )
-    candidates_turns: int = option(
-        0, "Turns used of a group's context, the last ones. 0: all.", minimum=0
-    )
+    candidates_format: str = option("jsonl", "Format of the groups.", choices=CANDIDATE_FORMATS)
+    candidates_turns: int = option(0, "Last turns of a group's context to use. 0: all.", minimum=0)
     several_positives: bool = option(
         False, "Allow several true responses in a group of `candidates_file`, as in Douban."
     )
@@ -91,6 +85,7 @@ class EvaluateOptions(ModelOptions):
         self.check_needed("response_selection", "candidates", "context_turns", "max_samples")
         names = ("candidates_format", "candidates_turns", "several_positives", "max_bad_lines")
         self.check_needed("candidates_file", *names)
+        check_drawing(self)
         if self.response_selection or self.candidates_file:
             if self.half != "all":
                 self.refuse(
@@ -122,14 +117,18 @@ class CompareOptions(Options):
             raise OptionError("`results`: expected two files or more, comma-separated")
 
 
+def check_drawing(options: Any) -> None:
+    """Refuses more candidates than samples, whose responses are one another's candidates."""
+    if 0 < options.max_samples < options.candidates:
+        expected = f"expected at least `candidates`={options.candidates}, or 0"
+        why = "the responses of the sessions used are one another's candidates"
+        options.refuse("max_samples", f"{expected}: {why}")
+
+
 def draw_samples(path: pathlib.Path, options: Any, seed: int) -> list[Sample]:
     """Draws the samples of a file of sessions, as many and as long as options say; InputError if it
-    has too few different responses, OptionError if so few samples are asked for.
+    has too few different responses.
     """
-    if 0 < options.max_samples < options.candidates:
-        why = "the responses of the sessions used are one another's candidates"
-        expected = f"expected at least `candidates`={options.candidates}, or 0"
-        options.refuse("max_samples", f"{expected}: {why}")
     settings = {x: getattr(options, x) for x in ("candidates", "context_turns", "max_samples")}
     samples = selection.make_samples(selection.read_dialogues(path), seed=seed, **settings)
     if not samples:

@@ -16,7 +16,7 @@ import scipy
 from dcse_tf.bert.encoder_options import ModelOptions
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.evaluation.bootstrap import difference
-from dcse_tf.evaluation.evaluate import draw_samples
+from dcse_tf.evaluation.evaluate import check_drawing, draw_samples
 from dcse_tf.evaluation.metrics import PROJECTED, RERANKER, recall_at
 from dcse_tf.evaluation.response_selection import Sample, score_by_embeddings, score_by_reranker
 from dcse_tf.files import atomic_file, write_json
@@ -53,6 +53,7 @@ class CalibrateOptions(ModelOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_first_stage(self)
+        check_drawing(self)
         if self.find == "similar":  # without `reranker`, `model` is one, which gives no embeddings
             settings = "pooling", "prefix", "max_sequence_length", "truncate_dim"
             self.check_needed("reranker", *settings)
