@@ -243,7 +243,7 @@ JOBS = {
         "Learns which answers are good enough, and the weight of two stages.",
         "search.calibrate:CalibrateOptions",
         "search.calibrate:calibrate",
-        "the calibration is in {output}, for search or, of a re-ranker alone, serve --calibration",
+        "the calibration is in {output}: --calibration for search or, of one re-ranker, for serve",
     ),
     "explain": Job(
         "Shows what the similarity of a response and its context is made of.",

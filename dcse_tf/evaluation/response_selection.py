@@ -234,7 +234,7 @@ def score_by_reranker(
     """
     texts = [sample.context for sample in samples], [sample.candidates for sample in samples]
     speakers: tuple[Any, Any] = None, None
-    if all(all(sample.roles or [""]) and sample.responder is not None for sample in samples):
+    if all(x.roles and all(x.roles) and x.responder is not None for x in samples):
         speakers = [sample.roles for sample in samples], [sample.responder for sample in samples]
     return {metrics.RERANKER: score(*texts, *speakers)}
 

@@ -73,7 +73,7 @@ def check_groups(
     def check(number: int, group: CandidateGroup) -> tuple[int, CandidateGroup]:
         if len(set(group.labels)) < 2:
             told = "expected candidates with label 1 and with label 0, found only one of them"
-            raise ValueError(told + advice * any(group.labels))
+            raise ValueError(told + (advice if any(group.labels) else ""))
         if (true := sum(group.labels)) > 1 and not several_positives:
             raise ValueError(f"expected one candidate with label 1, found {true}{advice}")
         if group.id in known:
