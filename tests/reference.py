@@ -50,12 +50,9 @@ def attention_scores(
     weights: Sequence[np.ndarray],
     activation: Callable[[float], float],
 ) -> list[float]:
-    """The two-layer network of equation 6 for every turn's pooled R_hat.
+    """The two-layer network of equation 6 for every turn's pooled R_hat, `[d]` each.
 
-    Args:
-        pooled: `[d]` each.
-        weights: `[d, h]`, `[h]`, `[h, 1]` and `[1]`, kernel and bias of both layers.
-        activation: between them.
+    Weights are `[d, h]`, `[h]`, `[h, 1]` and `[1]`, kernel and bias of both layers.
     """
     kernel, bias, kernel_2, bias_2 = weights
     scores = []
@@ -107,9 +104,7 @@ def plain_cosine(context: Sequence[np.ndarray], response: np.ndarray) -> float:
 def pair_score(u: np.ndarray, v: np.ndarray, weights: Sequence[np.ndarray]) -> float:
     """SiameseBERT's network on [u, v, |u - v|]: a layer with a ReLU, then one output.
 
-    Args:
-        u, v: `[d]`.
-        weights: `[3 d, h]`, `[h]`, `[h, 1]` and `[1]`, kernel and bias of both layers.
+    Weights are `[3 d, h]`, `[h]`, `[h, 1]` and `[1]`, kernel and bias of both layers.
     """
     features = np.array([*u, *v, *(abs(float(a) - float(b)) for a, b in zip(u, v, strict=True))])
     return attention_scores([features], weights, lambda x: max(x, 0.0))[0]
@@ -214,15 +209,10 @@ def sigmoid(x: float) -> float:
 
 
 def lstm(rows: np.ndarray, weights: Sequence[np.ndarray]) -> np.ndarray:
-    """Hochreiter and Schmidhuber 1997 with a forget gate, from a state of zeros.
+    """Hochreiter and Schmidhuber 1997 with a forget gate, from a state of zeros: `[n, u]`.
 
-    Args:
-        rows: `[n, d]`.
-        weights: `[d, 4 u]`, `[u, 4 u]` and `[4 u]`: of the input, of the last output, and the bias,
-            each for the input gate, the forget gate, the candidate and the output gate.
-
-    Returns:
-        `[n, u]`.
+    Weights are `[d, 4 u]`, `[u, 4 u]` and `[4 u]`: of the input, of the last output, and the bias,
+    each for the input gate, the forget gate, the candidate and the output gate.
     """
     kernel, recurrent, bias = weights
     units = len(recurrent)
@@ -257,13 +247,7 @@ def dual_lstm(
     weights = _lstm_weights(tensors, "lstm")
     outputs = [lstm(tensors["embedding"][list(ids)], weights) for ids in (first, second)]
     c, r = (rows[-1] for rows in outputs)
-    matching = tensors["matching"]
-    score = sum(
-        float(c[i]) * float(matching[i, j]) * float(r[j])
-        for i in range(len(c))
-        for j in range(len(r))
-    )
-    return score, outputs
+    return float(c @ tensors["matching"] @ r), outputs
 
 
 def soft_alignment(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -275,10 +259,8 @@ def soft_alignment(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
 def esim(
     first: Sequence[int], second: Sequence[int], tensors: dict[str, np.ndarray]
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Chen et al. 2017, sections 3.1 to 3.3, up to the pooled vector of both sides.
-
-    Returns:
-        `[8 u]`, and the first BiLSTM's outputs for both segments' tokens.
+    """Chen et al. 2017, sections 3.1 to 3.3, up to the pooled vector of both sides, `[8 u]`; and
+    the first BiLSTM's outputs for both segments' tokens.
     """
 
     def read(rows: np.ndarray, name: str) -> np.ndarray:

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tiny_bert import DIM, LAYERS, build_backbone, save_checkpoint
 from tiny_checkpoints import prepare_for
 
+import dcse_tf
 from dcse_tf.baselines import BaselineSpec, Fitted, register_baseline
 from dcse_tf.baselines.registry import BASELINES, BaselineOptions
 from dcse_tf.bert.tokenizer import read_vocabulary
@@ -17,9 +18,6 @@ from dcse_tf.data.manifest import read_manifest
 from dcse_tf.data.records import sample_utterances
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
-from dcse_tf.evaluation.evaluate import EvaluateOptions, evaluate
-from dcse_tf.exporting.export import export
-from dcse_tf.exporting.export_formats import ExportOptions
 from dcse_tf.training.fit_baseline import fit_baseline
 
 pytestmark = pytest.mark.slow
@@ -121,8 +119,8 @@ def test_a_flow_is_read_and_exported_as_it_was_fitted(baselines, fit, verified_h
     first = encode(baselines["flow"])
     np.testing.assert_array_equal(encode(fit("flow")), first)
     assert np.abs(encode(fit("flow", seed=1)) - first).max() > 0.1
-    export(ExportOptions(run_dir=str(baselines["flow"]), output_dir=str(tmp_path / "export")))
-    signature = tf.saved_model.load(str(tmp_path / "export")).signatures["serving_default"]
+    folder = dcse_tf.export(run_dir=baselines["flow"], output_dir=tmp_path / "export")
+    signature = tf.saved_model.load(str(folder)).signatures["serving_default"]
     served = signature(sentences=tf.constant(SENTENCES))["embeddings"].numpy()
     np.testing.assert_allclose(served, first, atol=2e-3 * np.abs(first).max())
 
@@ -130,14 +128,8 @@ def test_a_flow_is_read_and_exported_as_it_was_fitted(baselines, fit, verified_h
 def test_evaluate_scores_a_baseline_like_any_encoder(baselines, data_dir, tmp_path):
     pairs = ["5\tWhere is my parcel\tmy parcel", "1\tcoffee\tI want a refund", "3\tok\tcoffee"]
     (tmp_path / "sts.txt").write_text("\n".join(pairs) + "\n")
-    results = evaluate(
-        EvaluateOptions(
-            model=str(baselines["flow"]),
-            sts=(str(tmp_path / "sts.txt"),),
-            response_selection=(str(data_dir / "test.jsonl"),),
-            candidates=4,
-        )
-    )
+    sets = {"sts": tmp_path / "sts.txt", "response_selection": data_dir / "test.jsonl"}
+    results = dcse_tf.evaluate(model=baselines["flow"], candidates=4, **sets)
     # No matching: the tokens' embeddings are not what was fitted.
     tasks = ["sts", "response_cosine", "response_cosine_bidirectional"]
     assert [result.task for result in results] == tasks
@@ -181,9 +173,8 @@ def test_what_a_baseline_cannot_be_asked_for_is_one_error(baselines, tmp_path):
         SentenceEncoder.load(baselines["flow"], pooling="cls")
     with pytest.raises(InputError, match="leave out `pooling`"):
         SentenceEncoder.load(baselines["word_vectors"], pooling="cls")
-    config = ExportOptions(run_dir=str(baselines["word_vectors"]), output_dir=str(tmp_path / "e"))
     with pytest.raises(InputError, match="cannot be exported"):
-        export(config)
+        dcse_tf.export(run_dir=baselines["word_vectors"], output_dir=tmp_path / "export")
 
 
 def test_a_fault_of_the_input_leaves_no_folder(bert, data_dir, baselines, tmp_path):
@@ -204,21 +195,17 @@ def test_a_fault_of_the_input_leaves_no_folder(bert, data_dir, baselines, tmp_pa
         assert list(tmp_path.iterdir()) == []
 
 
-def fit_lengths(options, corpus):
-    return Fitted({"longest": np.array([20])}, {}, "a text has 20 characters")
-
-
-def make_lengths(fitted):
-    longest = int(fitted.tensors["longest"][0])
-    return lambda texts: np.array([[len(text) / longest, 1.0] for text in texts], np.float32)
-
-
 def test_baselines_from_outside_are_fitted_and_loaded(printed_examples, fit, bert, utterances):
     expected = encode(bert) / np.sqrt(utterances.std(axis=0) + 1e-6)
     np.testing.assert_allclose(encode(fit("scaling", strength=0.5)), expected, rtol=1e-4, atol=1e-5)
 
-    lengths = BaselineSpec(
-        "lengths", "how long", BaselineOptions, fit_lengths, make_encode=make_lengths
-    )
-    register_baseline(lengths)
+    def fit_lengths(options, corpus):
+        return Fitted({"longest": np.array([20])}, {}, "a text has 20 characters")
+
+    def make_encode(fitted):
+        longest = int(fitted.tensors["longest"][0])
+        return lambda texts: np.array([[len(text) / longest, 1.0] for text in texts], np.float32)
+
+    given = "lengths", "how long", BaselineOptions, fit_lengths
+    register_baseline(BaselineSpec(*given, make_encode=make_encode))
     np.testing.assert_allclose(encode(fit("lengths"))[0], [len(SENTENCES[0]) / 20, 1], rtol=1e-6)

@@ -56,17 +56,13 @@ def test_initial_matrices_have_the_standard_deviation_and_differ():
     assert (weights["embeddings_layer_norm/gamma"] == 1).all()
 
 
-def test_freezing_half_of_the_layers_rounds_down():
-    config = bert.make_bert_config(5, 64, 60)
-    backbone = bert.build_backbone(config, 0.0)
+def test_freezing_half_of_the_layers_rounds_down_and_more_than_there_are_is_refused():
+    backbone = build_backbone(shape=(5, 64, 60))
     bert.freeze(backbone, -1, False)
     frozen = [i for i in range(5) if not backbone.get_layer(f"transformer_layer_{i}").trainable]
     assert frozen == [0, 1]
-
-
-def test_more_frozen_layers_than_there_are_is_refused():
-    with pytest.raises(ValueError, match="`freeze_layers`=3: the encoder has only 2 layers"):
-        bert.freeze(build_backbone(), 3, False)
+    with pytest.raises(ValueError, match="`freeze_layers`=6: the encoder has only 5 layers"):
+        bert.freeze(backbone, 6, False)
 
 
 def _loss_and_gradients(backbone, table):

@@ -9,11 +9,10 @@ import reference
 import safetensors.numpy
 import tensorflow as tf
 from tiny_bert import DIM, LAYERS, VOCABULARY, VOCABULARY_SIZE, build_backbone, make_table
-from tiny_checkpoints import POSITIONS, ROBERTA, write_weights
+from tiny_checkpoints import POSITIONS, ROBERTA, encode_both, write_weights
 
 from dcse_tf.bert import bert, weights
 from dcse_tf.bert.checkpoints import find_padding, read_config
-from dcse_tf.bert.fused_bert import FusedBert
 from dcse_tf.bert.vocabulary import SentencePiece
 
 PREFIXES = {"distilbert": "distilbert.", "roberta": "roberta.", "xlm-roberta": "", "bert": "bert."}
@@ -32,10 +31,8 @@ def test_token_embeddings_are_those_of_the_reference(tmp_path, kind, prefix):
     config = read_config(tmp_path)
     assert config["max_position_embeddings"] == POSITIONS - first
     assert (config["model_type"], config["type_vocab_size"]) == ("bert", 2)
-    found = FusedBert(weights.read_bert_tensors(tmp_path, config), config)(make_table([ids]))[0]
-    np.testing.assert_allclose(found, expected, atol=2e-5)
-    trained = bert.build_bert_encoder(bert.load_backbone(tmp_path))(make_table([ids]))[0]
-    np.testing.assert_allclose(trained, expected, atol=2e-5)
+    for found in encode_both(tmp_path, ids):
+        np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
 def test_a_roberta_is_that_of_keras_hub(tmp_path):
@@ -89,23 +86,17 @@ def test_the_activation_is_the_checkpoints(tmp_path, name):
     ]
     expected = both[name != "gelu"]
     assert np.abs(both[0] - both[1]).max() > 1e-4
-    read = read_config(tmp_path)
-    found = FusedBert(weights.read_bert_tensors(tmp_path, read), read)(make_table([ids]))[0]
-    np.testing.assert_allclose(found, expected, atol=2e-5)
-    loaded = bert.build_bert_encoder(bert.load_backbone(tmp_path))(make_table([ids]))[0]
-    np.testing.assert_allclose(loaded, expected, atol=2e-5)
-
-
-def make_pieces(tokens: list[str]) -> SentencePiece:
-    scores = tuple(-float(i) for i in range(len(tokens)))
-    return SentencePiece(tuple(tokens), False, scores, b"")
+    for found in encode_both(tmp_path, ids):
+        np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
 def test_padding_that_is_not_the_first_entry_becomes_it(tmp_path):
     """The rows of the table follow the numbering that the vocabulary is read in."""
     write_weights(tmp_path, "xlm-roberta")
     words = [f"\u2581w{i}" for i in range(VOCABULARY_SIZE - 5)]
-    vocabulary = make_pieces(["<s>", "<pad>", "</s>", "<unk>", *words, "<mask>"])
+    tokens = ("<s>", "<pad>", "</s>", "<unk>", *words, "<mask>")
+    scores = tuple(-float(i) for i in range(VOCABULARY_SIZE))
+    vocabulary = SentencePiece(tokens, False, scores, b"")
     before = safetensors.numpy.load_file(tmp_path / "model.safetensors")
     name = "embeddings.word_embeddings.weight"
     without = weights.read_tensors(tmp_path)[name]
@@ -119,8 +110,5 @@ def test_padding_that_is_not_the_first_entry_becomes_it(tmp_path):
     content = json.loads((tmp_path / "tokenizer.json").read_text())
     (tmp_path / "tokenizer.json").write_text(json.dumps({**content, "added_tokens": []}))
     assert find_padding(tmp_path) == 1  # an entry like any other, for some tools
-
-
-def test_the_padding_of_a_wordpiece_vocabulary_is_first(tmp_path):
-    VOCABULARY.write(tmp_path)
+    VOCABULARY.write(tmp_path)  # of WordPiece
     assert find_padding(tmp_path) == 0

@@ -84,20 +84,17 @@ def test_a_packed_table_worked_out_by_hand():
 
 def test_utterances_without_a_token_take_no_cell():
     table = tf.concat([token_ids(5), tf.zeros([3, 7], tf.int32)[:, : token_ids(5).shape[1]]], 0)
-    layout = 16
-    without, filled = lay_out(token_ids(5), layout), lay_out(table, layout)
+    without, filled = lay_out(token_ids(5), 16), lay_out(table, 16)
     np.testing.assert_array_equal(filled["token_ids"], without["token_ids"])
     assert not filled["padding_mask"][5:].numpy().any()
 
 
 def test_no_utterance_sees_its_neighbours(backbone):
     """Another token beside it in the row changes nothing."""
-    layout = 16
-    encoder = build_table_encoder(backbone, layout)
-    table = token_ids()
+    encoder, table = build_table_encoder(backbone, 16), token_ids()
     changed = table.numpy()
     changed[0, 1] = 5 + (changed[0, 1] + 1) % 50
-    one, two = (encoder(lay_out(tf.constant(t), layout)).numpy() for t in (table, changed))
+    one, two = (encoder(lay_out(tf.constant(t), 16)).numpy() for t in (table, changed))
     np.testing.assert_allclose(one[1:], two[1:], atol=1e-6)
     assert np.abs(one[0, 0] - two[0, 0]).max() > 1e-3
 

@@ -12,19 +12,24 @@ from encoded_tables import build_table_encoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_bert import DIM, LAYERS, VOCABULARY_SIZE, make_table
-from tiny_checkpoints import MPNET, MPNET_TOKENS, prepare_for, write_mpnet_vocabulary, write_weights
+from tiny_checkpoints import (
+    MPNET,
+    MPNET_TOKENS,
+    encode_both,
+    prepare_for,
+    write_mpnet_vocabulary,
+    write_weights,
+)
 from train_options import make_options
+from transformers import AutoConfig, AutoTokenizer
 
-from dcse_tf.bert import bert, weights
+import dcse_tf
+from dcse_tf.bert import bert
 from dcse_tf.bert.checkpoints import read_config
 from dcse_tf.bert.families import bucket_distances
-from dcse_tf.bert.fused_bert import FusedBert
 from dcse_tf.bert.layout import lay_out
 from dcse_tf.bert.tokenizer import read_vocabulary
-from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
-from dcse_tf.exporting.export import export
-from dcse_tf.exporting.export_formats import ExportOptions
 from dcse_tf.training.train import train
 
 TEXTS = [
@@ -73,7 +78,7 @@ def expected(start) -> np.ndarray:
 
 
 def embed(model) -> np.ndarray:
-    return SentenceEncoder.load(model).encode(TEXTS, show_progress=False)
+    return dcse_tf.SentenceEncoder.load(model).encode(TEXTS, show_progress=False)
 
 
 def test_buckets_are_those_of_t5():
@@ -92,23 +97,24 @@ def test_token_embeddings_are_those_of_pytorch_and_the_reference(tmp_path, prefi
     exact[places] = exact[places][2:]
     by_reference = reference.bert(ids, exact, 2, 1e-5, activation=reference.exact_gelu)
 
-    config, table = read_config(tmp_path), make_table([number_here(ids)])
-    fused = FusedBert(weights.read_bert_tensors(tmp_path, config), config)
-    for encoder in (fused, bert.build_bert_encoder(bert.load_backbone(tmp_path))):
-        found = encoder(table)[0].numpy()
+    for found in encode_both(tmp_path, number_here(ids)):
         np.testing.assert_allclose(found, by_reference, atol=5e-5)
         means, last = BY_PYTORCH[len(ids)]
         np.testing.assert_allclose(found.mean(axis=0)[:4], means, atol=5e-5)
         np.testing.assert_allclose(found[-1, :4], last, atol=5e-5)
 
 
-def test_tokens_are_those_of_huggingfaces_tokenizer(start):
-    from transformers import AutoTokenizer
-
-    theirs = AutoTokenizer.from_pretrained(start, split_special_tokens=True)
-    ours = read_vocabulary(start).make_tokenizer().tokenize(tf.constant(TEXTS), 40)[0]
-    assert [number_here(ids) for ids in ours.to_list()] == theirs(TEXTS)["input_ids"]
-    assert ours.to_list()[1] == number_here([0, 2])
+def test_tokens_are_those_of_huggingfaces_tokenizer(start, tmp_path):
+    """Also of files written here for a BERT, where the padding is the first entry."""
+    vocabulary = read_vocabulary(start)
+    vocabulary.write(tmp_path)
+    again = read_vocabulary(tmp_path)
+    assert (again, again.fingerprint()) == (vocabulary, vocabulary.fingerprint())
+    ours = again.make_tokenizer().tokenize(tf.constant(TEXTS), 40)[0].to_list()
+    assert ours[1] == number_here([0, 2])
+    for folder, ids in ((start, list(map(number_here, ours))), (tmp_path, ours)):
+        theirs = AutoTokenizer.from_pretrained(folder, split_special_tokens=True)
+        assert theirs(TEXTS)["input_ids"] == ids
 
 
 PACKED = 40
@@ -132,12 +138,8 @@ def test_packing_counts_distances_within_an_utterance(encoders, lengths, seed):
 
 @pytest.mark.slow
 def test_what_is_written_is_the_mpnet_that_was_read(start, expected, tmp_path):
-    from transformers import AutoConfig, AutoTokenizer
-
-    folder = tmp_path / "export"
-    export(
-        ExportOptions(run_dir=str(start), output_dir=str(folder), format="sentence_transformers")
-    )
+    to = {"output_dir": tmp_path / "export", "format": "sentence_transformers"}
+    folder = dcse_tf.export(run_dir=start, **to)
     np.testing.assert_array_equal(embed(folder), expected)
     before, after = (
         safetensors.numpy.load_file(each / "model.safetensors") for each in (start, folder)
@@ -159,8 +161,7 @@ def test_what_is_written_is_the_mpnet_that_was_read(start, expected, tmp_path):
 
 @pytest.mark.slow
 def test_an_export_computes_the_same(start, expected, tmp_path):
-    folder = tmp_path / "export"
-    export(ExportOptions(run_dir=str(start), output_dir=str(folder), format="onnx"))
+    folder = dcse_tf.export(run_dir=start, output_dir=tmp_path / "export", format="onnx")
     np.testing.assert_allclose(embed(folder), expected, atol=1e-5)
 
 
@@ -187,17 +188,3 @@ def test_a_berts_configuration_with_a_number_of_buckets_is_a_berts(tmp_path):
     config = {**bert.make_bert_config(LAYERS, DIM, 60), "relative_attention_num_buckets": 32}
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert "relative_attention_num_buckets" not in read_config(tmp_path)
-
-
-def test_a_bert_takes_an_mpnets_vocabulary(start, tmp_path):
-    """As of a corpus that was prepared for an MPNet: its padding then is the first entry."""
-    from transformers import AutoTokenizer
-
-    vocabulary = read_vocabulary(start)
-    vocabulary.write(tmp_path)
-    again = read_vocabulary(tmp_path)
-    assert again == vocabulary
-    assert again.fingerprint() == vocabulary.fingerprint()
-    theirs = AutoTokenizer.from_pretrained(tmp_path, split_special_tokens=True)
-    ours = again.make_tokenizer().tokenize(tf.constant(TEXTS), 40)[0]
-    assert theirs(TEXTS)["input_ids"] == ours.to_list()

@@ -4,7 +4,6 @@ import tensorflow as tf
 
 from dcse_tf.bert.pairs import end_turns, place_segments, strip_ends
 from dcse_tf.bert.token_rows import PairRule
-from dcse_tf.bert.vocabulary import WordPiece
 
 CLS, SEP, EOT = 2, 3, 9
 
@@ -26,7 +25,13 @@ def join(contexts, responses, first=448, second=64):
 def test_every_turn_ends_with_its_token():
     tokens, segments = join([[[11, 12], [13]], [[14]]], [[21], [22, 23]])
     assert tokens == [[CLS, 11, 12, EOT, 13, EOT, SEP, 21, SEP], [CLS, 14, EOT, SEP, 22, 23, SEP]]
-    assert segments == [[0, 0, 0, 0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 1, 1, 1]]
+    assert segments == [[0] * 7 + [1] * 2, [0] * 4 + [1] * 3]
+    tokens, segments = join([[[11], [12]], [[13]]], None)  # one segment
+    assert tokens == [[CLS, 11, EOT, 12, EOT, SEP], [CLS, 13, EOT, SEP]]
+    assert segments == [[0] * 6, [0] * 4]
+    tokens, segments = join([[[11]], []], [[], [21]])  # empty ones keep their marks
+    assert tokens == [[CLS, 11, EOT, SEP, SEP], [CLS, SEP, 21, SEP]]
+    assert segments == [[0] * 4 + [1], [0, 0, 1, 1]]
 
 
 def test_context_is_cut_in_front_and_response_at_its_end():
@@ -35,27 +40,6 @@ def test_context_is_cut_in_front_and_response_at_its_end():
     assert segments == [[0] * 6 + [1] * 3]
 
 
-def test_one_segment():
-    tokens, segments = join([[[11], [12]], [[13]]], None)
-    assert tokens == [[CLS, 11, EOT, 12, EOT, SEP], [CLS, 13, EOT, SEP]]
-    assert segments == [[0] * 6, [0] * 4]
-
-
-def test_empty_segments_keep_their_marks():
-    tokens, segments = join([[[11]], []], [[], [21]])
-    assert tokens == [[CLS, 11, EOT, SEP, SEP], [CLS, SEP, 21, SEP]]
-    assert segments == [[0, 0, 0, 0, 1], [0, 0, 1, 1]]
-
-
 def test_texts_lose_their_marks():
     texts = tf.ragged.constant([[CLS, 11, 12, SEP], [CLS, 13, SEP]], tf.int32)
     assert strip_ends(texts).to_list() == [[11, 12], [13]]
-
-
-def test_end_of_turn_is_added_once_and_does_not_change_what_texts_are():
-    plain = WordPiece(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"), True)
-    extended = plain.with_end_of_turn()
-    assert extended.tokens == (*plain.tokens, "[EOT]")
-    assert extended.with_end_of_turn() is extended
-    assert extended.fingerprint() == plain.fingerprint()
-    assert WordPiece((*plain.tokens, "b"), True).fingerprint() != plain.fingerprint()

@@ -13,23 +13,15 @@ MASK = tf.constant([[True, True], [True, False]])
 MEAN = [4.0, 2.0]  # (1 + 3 + 8) / 3, (2 + 4 + 0) / 3
 
 
-def test_training_subtracts_the_mean_of_the_batch_s_real_tokens():
-    centred = TokenCentering()(TOKENS, MASK, training=True)
-    np.testing.assert_allclose(centred, TOKENS - MEAN, atol=1e-6)
-
-
-def test_afterwards_it_is_the_running_average_without_a_pull_towards_zero():
+def test_the_batch_s_mean_is_subtracted_and_afterwards_a_running_average_not_pulled_to_zero():
     layer = TokenCentering(momentum=0.75)
-    layer(TOKENS, MASK, training=True)
+    np.testing.assert_array_equal(layer(TOKENS, MASK), TOKENS)  # before the first step
+    np.testing.assert_allclose(layer(TOKENS, MASK, training=True), TOKENS - MEAN, atol=1e-6)
     np.testing.assert_allclose(layer.mean(), MEAN, rtol=1e-6)
     layer(TOKENS + 7.0, MASK, training=True)
     # (0.75 x 0.25 x mean + 0.25 x (mean + 7)) / (0.75 x 0.25 + 0.25): the second has 4 / 7
     np.testing.assert_allclose(layer.mean(), np.array(MEAN) + 4.0, rtol=1e-6)
     np.testing.assert_allclose(layer(TOKENS, MASK), TOKENS - MEAN - 4.0, atol=1e-5)
-
-
-def test_before_the_first_step_nothing_is_subtracted():
-    np.testing.assert_array_equal(TokenCentering()(TOKENS, MASK), TOKENS)
 
 
 def test_the_gradient_flows_through_the_mean():
@@ -76,16 +68,13 @@ def test_two_devices_subtract_the_mean_of_both_and_differentiate_it():
 
 
 def test_the_layout_of_the_table_does_not_matter():
-    backbone, layer = build_backbone(), TokenCentering(dtype="float32")
-    token_ids = make_table(draw_utterances(8))["token_ids"]
-    expected = build_table_encoder(backbone, 0, TokenCentering())(
-        lay_out(token_ids, 0), training=True
-    )
-    layout = 16
-    found = build_table_encoder(backbone, layout, layer)(lay_out(token_ids, layout), training=True)
-    mask = (token_ids != 0).numpy()
-    np.testing.assert_allclose(found.numpy()[mask], expected.numpy()[mask], atol=1e-5)
-    assert np.abs(expected.numpy()[mask].mean(axis=0)).max() < 1e-6
+    backbone, token_ids = build_backbone(), make_table(draw_utterances(8))["token_ids"]
+    mask, rows = (token_ids != 0).numpy(), []
+    for layout in (0, 16):
+        encoder = build_table_encoder(backbone, layout, TokenCentering(dtype="float32"))
+        rows.append(encoder(lay_out(token_ids, layout), training=True).numpy()[mask])
+    np.testing.assert_allclose(rows[1], rows[0], atol=1e-5)
+    assert np.abs(rows[0].mean(axis=0)).max() < 1e-6
 
 
 def test_a_saved_encoder_has_the_centring_in_its_weights(tmp_path):

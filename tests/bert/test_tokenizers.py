@@ -75,11 +75,7 @@ def tokenize(vocabulary: Vocabulary, texts: list[str], length: int = 10_000) -> 
 def tokenize_plainly(vocabulary: Vocabulary, texts: list[str], length: int) -> list[list[str]]:
     """Tokens without TensorFlow: building the graph takes seconds."""
     rows, _ = TextTokenizer(vocabulary, length).tokenize(texts)
-    table = rows.to_table(int(rows.lengths.max()))
-    return [
-        [vocabulary.tokens[i] for i in row[:size]]
-        for row, size in zip(table, rows.lengths, strict=True)
-    ]
+    return [[vocabulary.tokens[i] for i in row] for row in np.split(rows.values, rows.splits[1:-1])]
 
 
 # WordPiece
@@ -242,7 +238,8 @@ def test_pieces_are_those_of_huggingface(folders):
 
 def test_what_is_written_reads_back_here_and_in_transformers(vocabulary, tmp_path):
     whole = vocabulary.with_end_of_turn().with_prefix("query: ")
-    assert whole.tokens[-1] == END_OF_TURN
+    assert whole.tokens == (*vocabulary.tokens, END_OF_TURN)
+    assert whole.with_end_of_turn() is whole
     assert whole.with_prefix("").fingerprint() == vocabulary.fingerprint() != whole.fingerprint()
     whole.write(tmp_path)
     assert read_vocabulary(tmp_path) == whole

@@ -189,6 +189,7 @@ def test_what_depends_on_the_corpus_is_filled_in_once(task, expected):
     names = ("global_batch_size", "learning_rate", "freeze_layers", "freeze_embeddings")
     assert tuple(getattr(options, n) for n in (*names, "steps", "warmup_steps")) == expected
     assert resolve(train_config(steps=50), 100).epochs == 10.0
+    assert resolve(train_config(steps=4)).warmup_steps == 0  # a tenth of them
     for each in TASKS:
         once = resolve(train_config(task=each))
         assert resolve(once) == once

@@ -72,16 +72,16 @@ def strip(row):
     return tuple(int(i) for i in row if i)
 
 
-def gather(batch, index):
-    """The tokens behind an index, padding removed, as nested lists of tuples."""
-    return [[strip(batch["token_ids"][place]) for place in row] for row in index]
+def gather(name, *batches):
+    """The tokens behind an index of batches, padding removed, as nested lists of tuples."""
+    return [[strip(b["token_ids"][place]) for place in row] for b in batches for row in b[name]]
 
 
 def candidates(batch):
     """The real candidates of every row as token ids, the true response first."""
     return [
         [ids for ids, real in zip(row, mask) if real]
-        for row, mask in zip(gather(batch, batch["candidate_index"]), batch["candidate_mask"])
+        for row, mask in zip(gather("candidate_index", batch), batch["candidate_mask"])
     ]
 
 
@@ -101,12 +101,11 @@ def test_the_table_has_every_utterance_used_once(replicas):
 def test_gathering_through_the_index_gives_back_the_samples(seed):
     (batch,) = make(seed=seed)
     assert batch["turn_mask"].tolist() == [[turn is not None for turn in row[:3]] for row in ROWS]
-    for found, mask, row in zip(
-        gather(batch, batch["context_index"]), batch["turn_mask"], ROWS, strict=True
-    ):
+    contexts = gather("context_index", batch)
+    for found, mask, row in zip(contexts, batch["turn_mask"], ROWS, strict=True):
         expected = [tuple(turn_ids(*turn)) for turn in row[:3] if turn]
         assert [ids for ids, real in zip(found, mask) if real] == expected
-    firsts = [row[0] for row in gather(batch, batch["candidate_index"])]
+    firsts = [row[0] for row in gather("candidate_index", batch)]
     assert firsts == [tuple(turn_ids(*row[-1])) for row in ROWS]
     assert batch["candidate_mask"][:, 0].all()
 
@@ -160,11 +159,6 @@ def test_places_without_a_negative_are_masked():
         assert (index[~mask] == index[0]).all()
 
 
-def test_a_batch_that_says_one_thing_has_no_negatives():
-    (batch,) = make([[None, None, (number, 0, 0), OK] for number in range(1, 5)], negatives=3)
-    assert batch["candidate_mask"].tolist() == [[True, False, False, False]] * 4
-
-
 @pytest.mark.parametrize("replicas", [2, 4])
 @seeds
 def test_more_replicas_have_the_same_rows_with_the_same_candidates(replicas, seed):
@@ -172,8 +166,7 @@ def test_more_replicas_have_the_same_rows_with_the_same_candidates(replicas, see
     parts = make(seed=seed, replicas=replicas)
     assert [len(part["turn_mask"]) for part in parts] == [8 // replicas] * replicas
     for name in ("context_index", "candidate_index"):
-        together = itertools.chain.from_iterable(gather(part, part[name]) for part in parts)
-        assert list(together) == gather(whole, whole[name])
+        assert gather(name, *parts) == gather(name, whole)
     for name in ("turn_mask", "candidate_mask"):
         together = np.concatenate([part[name] for part in parts])
         np.testing.assert_array_equal(together, whole[name])
@@ -201,9 +194,8 @@ def test_negatives_are_drawn_alike():
     """Of six distinct responses one row may draw five; 2 of them 400 times make 160 each."""
     counts = collections.Counter()
     for seed in range(400):
-        rows, mask = sample_negatives(
-            tf.range(6, dtype=tf.int64), tf.range(6, dtype=tf.int64), 2, tf.constant([2, seed])
-        )
+        every = tf.range(6, dtype=tf.int64)
+        rows, mask = sample_negatives(every, every, 2, tf.constant([2, seed]))
         assert mask.numpy().all()
         counts.update(rows[0, 1:].numpy().tolist())
     assert set(counts) == {1, 2, 3, 4, 5}
@@ -222,7 +214,7 @@ def test_all_negatives_are_those_that_could_be_drawn():
 def test_the_plain_form_has_the_same_samples_and_an_entry_for_every_use(seed):
     (unique,), (plain,) = (make(seed=seed, form=form) for form in ("unique", "plain"))
     for name in ("context_index", "candidate_index"):
-        assert gather(plain, plain[name]) == gather(unique, unique[name])
+        assert gather(name, plain) == gather(name, unique)
     for name in ("turn_mask", "candidate_mask"):
         np.testing.assert_array_equal(plain[name], unique[name])
     # 8 rows of 3 turns and 4 candidates, padded to the longest of the corpus.
@@ -257,15 +249,13 @@ def test_every_turn_with_a_context_is_a_response_of_the_dense_form(side):
         for place, response in enumerate(session):
             around = [place - 2, place - 1] + ([place + 1, place + 2] if side == "both" else [])
             context = [session[i] for i in around if 0 <= i < len(session)]
-            if context:
-                expected.append(
-                    (tuple(turn_ids(*response)), [tuple(turn_ids(*t)) for t in context])
-                )
+            texts = [tuple(turn_ids(*turn)) for turn in (response, *context)]
+            expected += [(texts[0], texts[1:])] if context else []
     contexts = [
         [ids for ids, real in zip(row, mask) if real]
-        for row, mask in zip(gather(batch, batch["context_index"]), batch["turn_mask"])
+        for row, mask in zip(gather("context_index", batch), batch["turn_mask"])
     ]
-    firsts = [row[0] for row in gather(batch, batch["candidate_index"])]
+    firsts = [row[0] for row in gather("candidate_index", batch)]
     assert list(zip(firsts, contexts, strict=True)) == expected
     table = [strip(row) for row in batch["token_ids"]]
     assert len(set(table)) == len(table)
@@ -299,9 +289,8 @@ def test_negatives_of_the_same_place_begin_or_end_their_sessions_alike():
     # The turns of the session count, not those of the run that was drawn of it.
     texts = [np.array(turn_ids(9, turn, 0)) for turn in range(9)]
     session = Session("9", tuple(Utterance("a", "b") for _ in texts))
-    run = dataclasses.replace(source, session_turns=3).draw(
-        serialize_session(session, texts), [5, 6]
-    )
+    three = dataclasses.replace(source, session_turns=3)
+    run = three.draw(serialize_session(session, texts), [5, 6])
     assert run["before"].numpy().tolist() == (run["before"][0] + tf.range(3)).numpy().tolist()
     assert (run["before"] + run["after"]).numpy().tolist() == [8, 8, 8]
     assert run["token_ids"][0].numpy().tolist() == turn_ids(9, int(run["before"][0]), 0)
@@ -311,8 +300,7 @@ def test_replicas_of_the_dense_form_have_whole_sessions():
     (whole,), parts = make_dense(negatives=3), make_dense(negatives=3, replicas=2)
     assert [len(part["turn_mask"]) for part in parts] == [3 + 2, 4 + 2]
     for name in ("context_index", "candidate_index"):
-        together = itertools.chain.from_iterable(gather(part, part[name]) for part in parts)
-        assert list(together) == gather(whole, whole[name])
+        assert gather(name, *parts) == gather(name, whole)
 
 
 def test_a_session_of_one_turn_gives_no_response():
@@ -325,7 +313,8 @@ def test_weights_and_totals_are_those_of_all_replicas():
         assert [float(part["rows_weights_total"][0]) for part in parts] == [8.0] * len(parts)
         assert sum(float(part["samples"][0]) for part in parts) == 8.0
         assert all((part["weights"] == 1.0).all() for part in parts)
-    (alone,) = make([[None, None, (n, 0, 0), OK] for n in range(1, 5)])
+    (alone,) = make([[None, None, (n, 0, 0), OK] for n in range(1, 5)])  # all say one thing
+    assert alone["candidate_mask"].tolist() == [[True, False, False, False]] * 4
     assert (alone["weights"].any(), float(alone["rows_weights_total"][0])) == (False, 0.0)
 
 

@@ -14,13 +14,9 @@ TURNS = [2 + number % 5 for number in range(22)]
 
 
 @pytest.fixture
-def small_blocks(monkeypatch):
-    monkeypatch.setattr(records, "BLOCK_SESSIONS", 3)
-
-
-@pytest.fixture
-def corpus(tmp_path, small_blocks):
+def corpus(tmp_path, monkeypatch):
     """22 sessions in three shards: 8, 7 and 7, in blocks of 3, 3, 2; 3, 3, 1; 3, 3, 1."""
+    monkeypatch.setattr(records, "BLOCK_SESSIONS", 3)
     return tmp_path / "data", prepare_sessions(tmp_path, TURNS, words=6)
 
 
@@ -48,16 +44,12 @@ def test_a_split_of_nothing_has_no_block(corpus):
 
 
 @pytest.mark.parametrize("damage", [lambda content: content[:-8], lambda content: b""])
-def test_an_index_that_was_changed_is_refused(corpus, damage):
+def test_an_index_that_was_changed_or_is_not_there_is_refused(corpus, damage):
     folder, manifest = corpus
     path = folder / "train-blocks.npy"
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(InputError, match=f"{path}: its SHA-256 is not the manifest's"):
         read_blocks(folder, manifest.splits["train"])
-
-
-def test_an_index_that_is_not_there_is_named(corpus):
-    folder, manifest = corpus
-    (folder / "train-blocks.npy").unlink()
+    path.unlink()
     with pytest.raises(InputError, match=r"train-blocks\.npy: .*No such file"):
         read_blocks(folder, manifest.splits["train"])

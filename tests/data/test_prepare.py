@@ -10,24 +10,15 @@ import random
 import numpy as np
 import pytest
 import tensorflow as tf
-from dialogue_files import (
-    DIALOGUES,
-    FORMATS,
-    json_lines,
-    read_ids,
-    read_records,
-    read_tokens,
-    run,
-    tsv,
-)
+from dialogue_files import DIALOGUES, FORMATS, read_ids, read_records, read_tokens, run, tsv
 from lettered_corpus import CLS, SEP, UNK, prepare_sessions, turn_ids
+from written_dialogues import json_lines
 
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.data.corpus import PrepareOptions, SplitOptions, Splitter
 from dcse_tf.data.dialogue import GivenCandidates, Session, Utterance
 from dcse_tf.data.formats.reading import read_jsonl
 from dcse_tf.data.manifest import read_manifest
-from dcse_tf.data.prepare import prepare
 from dcse_tf.data.records import parse_session, serialize_session
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines
@@ -50,9 +41,8 @@ def test_every_format_gives_the_same_records(tmp_path, form):
     assert (train.sessions, train.utterances, train.tokens) == (3, 7, 30)
     assert manifest.dropped == {"short_sessions": 0, "empty_utterances": 0, "bad_lines": 0}
     assert train.given is None
-    assert read_manifest(tmp_path / "data") == dataclasses.replace(
-        manifest, settings=json.loads(json.dumps(manifest.settings))
-    )
+    plain = json.loads(json.dumps(manifest.settings))
+    assert read_manifest(tmp_path / "data") == dataclasses.replace(manifest, settings=plain)
     known = run(tmp_path, tsv(DIALOGUES), name="other", overwrite=True)
     assert known.corpus_fingerprint == manifest.corpus_fingerprint
     changed = run(tmp_path, tsv(DIALOGUES).replace("t2", "t3"), overwrite=True)
@@ -289,14 +279,7 @@ def test_the_output_appears_complete_or_not_at_all(tmp_path, overwrite):
 
 def test_a_vocabulary_is_trained_on_the_train_split_alone(tmp_path):
     dialogues = {str(n): [("x", f"wort{n} common"), ("y", "common word")] for n in range(40)}
-    (tmp_path / "corpus").write_text(tsv(dialogues))
-    config = PrepareOptions(
-        input=(str(tmp_path / "corpus"),),
-        output_dir=str(tmp_path / "data"),
-        vocab_size=2000,
-        dev_fraction=0.5,
-    )
-    prepare(config)
+    run(tmp_path, tsv(dialogues), vocab="", vocab_size=2000, dev_fraction=0.5)
     tokens = set(read_vocabulary(tmp_path / "data/vocabulary").tokens)
     assert {"common", "word"} <= tokens
 

@@ -4,7 +4,6 @@ One process that refuses the import runs the jobs; what it finds is compared wit
 checkpoints give here, in the graph.
 """
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -20,13 +19,7 @@ import dcse_tf
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.evaluation.report import read_results
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime")),
-        reason="needs onnx and onnxruntime",
-    ),
-]
+pytestmark = pytest.mark.slow
 
 PROGRAM = """
 import json, pathlib, sys

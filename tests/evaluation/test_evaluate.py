@@ -5,10 +5,11 @@ import re
 
 import numpy as np
 import pytest
-from dialogue_files import json_lines, run
+from dialogue_files import run
 from shared_files import shared_file
 from tiny_bert import build_backbone, save_checkpoint
 from train_options import make_options
+from written_dialogues import json_lines
 
 from dcse_tf.bert.checkpoints import write_max_sequence_length
 from dcse_tf.cli import commands
@@ -52,9 +53,9 @@ def test_every_r1_says_which_turns_its_context_holds_earlier_ones_first(
     printed = capsys.readouterr().out
     lines = [re.split(r"\s{2,}", line) for line in printed.splitlines()]
     found = {row[1]: row[2] for row in lines if len(row) > 4 and row[1].endswith("_r1")}
-    assert found == {
-        f"{result.task.removeprefix('response_')}_r1": result.context for result in results
-    }
+    assert found == {f"{r.task.removeprefix('response_')}_r1": r.context for r in results}
+    chances = [r.scores[f"chance_{name}"] for r, name in zip(results, found, strict=True)]
+    assert chances == pytest.approx([25.0] * 4)
     # The settings as they were resolved: 0 would say the encoder's own length.
     assert (settings["max_sequence_length"], settings["pooling"]) == (4, "mean")
     (told,) = [text for text in caplog.messages if "`max_sequence_length`" in text]
@@ -120,10 +121,11 @@ def write_sets(folder):
 
 
 def test_halves_and_models_are_compared(no_model, tmp_path, capsys):
-    found = {}
+    found, sets = {}, [f"--{name}={path}" for name, (path,) in write_sets(tmp_path).items()]
     for half in ("all", "choose", "report"):
-        output = str(tmp_path / f"{half}.json")
-        evaluate(EvaluateOptions(model=half, half=half, output=output, **write_sets(tmp_path)))
+        given = [f"--model={half}", f"--half={half}", f"--output={tmp_path}/{half}.json"]
+        commands.main(["evaluate", *given, *sets])
+        assert f"results are in {tmp_path}/{half}.json" in capsys.readouterr().out
         _, found[half], settings = report.read_results(tmp_path / f"{half}.json")
         assert settings["half"] == half
     counts = [[r[0].scores["queries"], r[1].scores["pairs"]] for r in found.values()]
@@ -222,12 +224,8 @@ def test_grouped_candidates_are_scored_and_compared_whatever_is_used_of_their_co
     (tmp_path / "test.txt").write_text("\n".join(lines) + "\n")
     found, settings = [], []
     for turns in (0, 1):
-        config = EvaluateOptions(
-            model="m",
-            candidates_file=(str(tmp_path / "test.txt"),),
-            candidates_format="ubuntu",
-            candidates_turns=turns,
-        )
+        files = {"candidates_file": (f"{tmp_path}/test.txt",), "candidates_format": "ubuntu"}
+        config = EvaluateOptions(model="m", candidates_turns=turns, **files)
         (result,) = evaluate(config)
         found.append([result])
         settings.append(config.to_dict())
@@ -249,37 +247,29 @@ def rank_in_plain_python(path):
     Every context has one true response; tied with others, it is at each of their places equally
     often.
     """
-    groups = {}
+    groups, sums = collections.defaultdict(lambda: {"0": [], "1": []}), collections.Counter()
     for row in path.read_text(encoding="utf-8").splitlines():
         label, *context, response = row.split("\t")
-        groups.setdefault(tuple(context), []).append((int(label), response))
-    sums = collections.Counter()
-    for context, candidates in groups.items():
         heard = set("".join("".join(context).split()))
-        scored = []
-        for label, response in candidates:
-            letters = "".join(response.split())
-            scored.append((sum(letter in heard for letter in letters), label))
-        (true,) = [value for value, label in scored if label]
-        better = sum(value > true for value, _ in scored)
-        tied = sum(value == true for value, _ in scored)
-        places = range(better + 1, better + tied + 1)
-        first = next(value for value, label in scored if not label)
-        for k in (1, 2, 5):
-            sums[f"r{k} of 10"] += sum(place <= k for place in places) / tied
-        sums["r1 of 2"] += (true > first) + (true == first) / 2
-        sums["map"] += sum(1 / place for place in places) / tied
+        score = sum(letter in heard for letter in "".join(response.split()))
+        groups[tuple(context)][label].append(score)
+    for scores in groups.values():
+        (true,), others = scores["1"], scores["0"]
+        better, tied = sum(other > true for other in others), others.count(true)
+        places = np.arange(better + 1, better + tied + 2)
+        sums.update({f"r{k} of 10": np.mean(places <= k) for k in (1, 2, 5)})
+        sums["r1 of 2"] += (true > others[0]) + (true == others[0]) / 2
+        sums["map"] += np.mean(1 / places)
     sums["mrr"] = sums["map"]
     return {name: 100 * total / len(groups) for name, total in sums.items()}
 
 
 def count_heard(samples):
     """The same score, of the samples that the job makes."""
-    heard = [set("".join(sample.context)) - {" "} for sample in samples]
-    rows = [
-        np.array([sum(letter in known for letter in text) for text in sample.candidates])
-        for sample, known in zip(samples, heard, strict=True)
-    ]
+    rows = []
+    for sample in samples:
+        heard = set("".join(sample.context)) - {" "}
+        rows.append(np.array([sum(map(heard.__contains__, text)) for text in sample.candidates]))
     return {"own": rows}
 
 

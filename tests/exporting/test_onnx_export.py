@@ -1,6 +1,5 @@
 """ONNX: the files compute what the models compute, for any batch and length, in eight bits too."""
 
-import importlib.util
 import json
 import shutil
 import sys
@@ -17,13 +16,7 @@ from dcse_tf.bert import weights
 from dcse_tf.bert.sentence_modules import AffineMap
 from dcse_tf.errors import InputError, OutputError
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime")),
-        reason="needs onnx and onnxruntime",
-    ),
-]
+pytestmark = pytest.mark.slow
 
 LENGTH, EPSILON = 12, 0.02  # as conftest's encoder has them
 TEXTS = ["where is my parcel", "ok", "i want a refund for the blue cup . thanks", "", "ok"]

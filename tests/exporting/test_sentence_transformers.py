@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import types
 
 import numpy as np
 import pytest
@@ -228,15 +229,11 @@ def test_what_a_file_says_beyond_us_is_an_error(of_whitened, tmp_path, file, val
         embed(folder)
 
 
-class Flow:
-    name = "flow"
-
-
 def test_what_no_module_can_hold_is_refused(rerankers, tmp_path):
     from dcse_tf.exporting.sentence_transformers import list_maps
 
     with pytest.raises(InputError, match=r"^`format`=onnx: a flow"):
-        list_maps(Flow(), "onnx")
+        list_maps(types.SimpleNamespace(name="flow"), "onnx")
     with pytest.raises(InputError, match=r"^`format`=sentence_transformers: .*who speaks"):
         write(rerankers[True], tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

@@ -154,20 +154,13 @@ def watch(
 
 
 def _equal(first: pathlib.Path, second: pathlib.Path) -> bool:
-    encoders = [(run / "encoder/model.safetensors").read_bytes() for run in (first, second)]
-    last = max(path.name for path in (first / "checkpoints").glob("step-*"))
-    readers = [
-        tf.train.load_checkpoint(str(r / "checkpoints" / last / "state")) for r in (first, second)
-    ]
-    names = [set(reader.get_variable_to_shape_map()) for reader in readers]
-    return (
-        encoders[0] == encoders[1]
-        and names[0] == names[1]
-        and all(
-            np.array_equal(*(reader.get_tensor(name) for reader in readers))
-            for name in names[0] - {"_CHECKPOINTABLE_OBJECT_GRAPH"}
-        )
-    )
+    found, last = [], max(path.name for path in (first / "checkpoints").glob("step-*"))
+    for run in (first, second):
+        reader = tf.train.load_checkpoint(str(run / "checkpoints" / last / "state"))
+        names = set(reader.get_variable_to_shape_map()) - {"_CHECKPOINTABLE_OBJECT_GRAPH"}
+        tensors = {name: np.asarray(reader.get_tensor(name)).tobytes() for name in names}
+        found.append((tensors, (run / "encoder/model.safetensors").read_bytes()))
+    return found[0] == found[1]
 
 
 def main() -> None:

@@ -11,11 +11,11 @@ import kill_harness
 import pytest
 from tiny_bert import build_backbone, save_checkpoint
 
+import dcse_tf
 from dcse_tf.cli.commands import main
 from dcse_tf.errors import EXIT_STATUS
 from dcse_tf.files import marked
 from dcse_tf.input_files import parse_json
-from dcse_tf.search.embed_file import EmbedOptions, embed
 
 pytestmark = pytest.mark.slow
 
@@ -48,14 +48,9 @@ def test_a_killed_embedding_is_resumed_to_the_same_bytes(tmp_path, optimized_gra
     words = ["where", "is", "my", "parcel", "the", "cup", "blue", "refund", "it", "left", "ok"]
     lines = (" ".join(rng.choices(words, k=rng.randint(1, 20))) for _ in range(3_000))
     (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in lines))
-    config = EmbedOptions(
-        model=str(save_checkpoint(tmp_path / "model", build_backbone())),
-        input=str(tmp_path / "in.txt"),
-        output=str(tmp_path / "killed.npy"),
-        block_size=100,
-    )
-    names = ("model", "input", "output", "block_size")
-    flags = [f"--{name}={getattr(config, name)}" for name in names]
+    values = {"model": save_checkpoint(tmp_path / "model", build_backbone()), "block_size": 100}
+    values |= {"input": tmp_path / "in.txt", "output": tmp_path / "killed.npy"}
+    flags = [f"--{name}={value}" for name, value in values.items()]
     command = [sys.executable, "-m", "dcse_tf.cli", "embed", *flags]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) as process:
         record = marked(tmp_path / "killed.npy", "partial") / "done.json"
@@ -64,8 +59,8 @@ def test_a_killed_embedding_is_resumed_to_the_same_bytes(tmp_path, optimized_gra
         process.kill()
         process.communicate(timeout=60)  # until the last process has closed its end
     assert 100 <= parse_json(record.read_text())["rows"] < 3_000
-    embed(config)
-    embed(config.replace(output=str(tmp_path / "alone.npy")))
+    dcse_tf.embed(**values)
+    dcse_tf.embed(**values | {"output": tmp_path / "alone.npy"})
     assert (tmp_path / "killed.npy").read_bytes() == (tmp_path / "alone.npy").read_bytes()
     assert not marked(tmp_path / "killed.npy", "partial").exists()
 

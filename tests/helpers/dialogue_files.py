@@ -24,12 +24,8 @@ def tsv(dialogues):
 
 
 def conversations(dialogues):
-    return json.dumps(
-        {
-            k: {"messages": [[{"sender": r, "text": t}] for r, t in turns]}
-            for k, turns in dialogues.items()
-        }
-    )
+    messages = {k: [[{"sender": r, "text": t}] for r, t in own] for k, own in dialogues.items()}
+    return json.dumps({k: {"messages": own} for k, own in messages.items()})
 
 
 FORMATS = {"session_tsv": tsv, "jsonl": json_lines, "chitchat": conversations}

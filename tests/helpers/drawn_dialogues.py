@@ -51,7 +51,7 @@ def change(step, samples=None, same_role=None):
     return other
 
 
-_LISTS = ("utterances", "speakers", "roles", "more_utterances")
+_LISTS = ("token_ids", "more_tokens", "utterances", "speakers", "roles", "more_utterances")
 
 
 def batch_samples(sessions, draw, seed=5):
@@ -60,16 +60,10 @@ def batch_samples(sessions, draw, seed=5):
         draw(features, tf.constant([seed, place], tf.int64))
         for place, features in enumerate(sessions)
     ]
-    dataset = tf.data.Dataset.from_generator(
-        lambda: iter(drawn),
-        output_signature={
-            name: tf.RaggedTensorSpec([None, None], tf.int32)
-            if name.endswith(("token_ids", "tokens"))
-            else tf.TensorSpec([None] if name in _LISTS else value.shape, value.dtype)
-            for name, value in drawn[0].items()
-        },
-    )  # fmt: skip
-    return next(iter(dataset.ragged_batch(len(sessions))))
+    return {
+        name: (tf.ragged.stack if name in _LISTS else tf.stack)([each[name] for each in drawn])
+        for name in drawn[0]
+    }
 
 
 def read(dialogues, places):

@@ -30,11 +30,8 @@ class Padding:
     def pad(
         self, groups: Groups, absent: bool = False
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """[batch][group] arrays `[tokens, dim]` to one array, its token mask and group mask.
-
-        Args:
-            groups: the arrays.
-            absent: whether extra padding adds groups too, as it does with turns.
+        """[batch][group] arrays `[tokens, dim]` to one array, its token mask and group mask; with
+        `absent`, extra padding adds groups too, as it does with turns.
         """
         width = max(len(group) for group in groups) + (self.extra if absent else 0)
         tokens = max(len(rows) for group in groups for rows in group) + self.extra
@@ -94,8 +91,7 @@ def _pooling_inputs(batch: Batch, padding: Padding) -> Arrays:
 
 
 def _pooling_expected(batch: Batch) -> np.ndarray:
-    rows = [[reference.mean_of_rows(rows) for rows in group] for group in batch.candidates]
-    return np.array(rows)
+    return np.array([list(map(reference.mean_of_rows, group)) for group in batch.candidates])
 
 
 def _matching_inputs(batch: Batch, padding: Padding) -> Arrays:
@@ -144,20 +140,17 @@ def build_attention(kind: str, **kwargs) -> equations.TurnAttention:
     return attention
 
 
-def _attentive_layer(kind: str, dtype="float32", **kwargs) -> keras.layers.Layer:
-    attention = build_attention(kind, dtype=dtype)
-    return equations.TurnAggregation(attention, dtype=dtype, **kwargs)
-
-
-def _attentive_expected(kind: str, batch: Batch) -> np.ndarray:
+def _attentive_case(kind: str) -> Case:
     weights, released = attention_weights(kind), kind == "additive_attention"
     weigh = functools.partial(reference.weighted_turns, weights=weights, released=released)
-    return np.array([list(map(weigh, row)) for row in batch.refined])
 
+    def build(dtype="float32", **kwargs) -> keras.layers.Layer:
+        return equations.TurnAggregation(build_attention(kind, dtype=dtype), dtype=dtype, **kwargs)
 
-def _attentive_case(kind: str) -> "Case":
-    layer, expected = (functools.partial(f, kind) for f in (_attentive_layer, _attentive_expected))
-    return Case(kind, layer, _aggregation_inputs, expected)
+    def expected(batch: Batch) -> np.ndarray:
+        return np.array([list(map(weigh, row)) for row in batch.refined])
+
+    return Case(kind, build, _aggregation_inputs, expected)
 
 
 def _cosine_inputs(batch: Batch, padding: Padding) -> Arrays:
@@ -183,10 +176,7 @@ def _loss_expected(batch: Batch) -> np.ndarray:
     return np.array([reference.nt_xent(values, TEMPERATURE) for values in batch.similarity])
 
 
-def _loss_layer(**kwargs) -> keras.layers.Layer:
-    return equations.NTXent(TEMPERATURE, **kwargs)
-
-
+_build_loss = functools.partial(equations.NTXent, TEMPERATURE)
 CASES: Sequence[Case] = (
     Case("pooling", equations.MaskedMeanPooling, _pooling_inputs, _pooling_expected),
     Case("matching", equations.MatchingGuidedEmbedding, _matching_inputs, _matching_expected),
@@ -194,5 +184,5 @@ CASES: Sequence[Case] = (
     Case("cosine", equations.CosineSimilarity, _cosine_inputs, _cosine_expected, has_padding=False),
     _attentive_case("attention"),
     _attentive_case("additive_attention"),
-    Case("loss", _loss_layer, _loss_inputs, _loss_expected),
+    Case("loss", _build_loss, _loss_inputs, _loss_expected),
 )

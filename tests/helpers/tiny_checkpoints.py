@@ -13,8 +13,11 @@ import tokenizers.models
 import tokenizers.pre_tokenizers
 import tokenizers.processors
 import tokenizers.trainers
-from tiny_bert import DIM, LAYERS, VOCABULARY, VOCABULARY_SIZE
+from tiny_bert import DIM, LAYERS, VOCABULARY, VOCABULARY_SIZE, make_table
 
+from dcse_tf.bert import bert, weights
+from dcse_tf.bert.checkpoints import read_config
+from dcse_tf.bert.fused_bert import FusedBert
 from dcse_tf.data.corpus import PrepareOptions
 from dcse_tf.data.prepare import prepare
 
@@ -39,33 +42,36 @@ DISTILBERT = {
     "vocab_size": VOCABULARY_SIZE, "max_position_embeddings": POSITIONS, "n_layers": LAYERS,
     "n_heads": 2, "dim": DIM, "hidden_dim": 128, "activation": "gelu",
 }  # fmt: skip
+# BERT's names of tensors as the others have them, by hand.
+_NAMES = {
+    "distilbert": {
+        "encoder.layer.": "transformer.layer.", "attention.self.query": "attention.q_lin",
+        "attention.self.key": "attention.k_lin", "attention.self.value": "attention.v_lin",
+        "attention.output.dense": "attention.out_lin",
+        "attention.output.LayerNorm": "sa_layer_norm", "intermediate.dense": "ffn.lin1",
+        ".output.dense": ".ffn.lin2", ".output.LayerNorm": ".output_layer_norm",
+    },
+    "mpnet": {
+        "attention.self.query": "attention.attn.q", "attention.self.key": "attention.attn.k",
+        "attention.self.value": "attention.attn.v", "attention.output.dense": "attention.attn.o",
+        "attention.output.LayerNorm": "attention.LayerNorm",
+    },
+}  # fmt: skip
 
 
 def rename(name: str, kind: str) -> str:
-    """BERT's name of a tensor as the others have it, by hand."""
-    if kind == "distilbert":
-        for ours, theirs in (
-            ("encoder.layer.", "transformer.layer."),
-            ("attention.self.query", "attention.q_lin"),
-            ("attention.self.key", "attention.k_lin"),
-            ("attention.self.value", "attention.v_lin"),
-            ("attention.output.dense", "attention.out_lin"),
-            ("attention.output.LayerNorm", "sa_layer_norm"),
-            ("intermediate.dense", "ffn.lin1"),
-            (".output.dense", ".ffn.lin2"),
-            (".output.LayerNorm", ".output_layer_norm"),
-        ):
-            name = name.replace(ours, theirs)
-    if kind == "mpnet":
-        for ours, theirs in (
-            ("attention.self.query", "attention.attn.q"),
-            ("attention.self.key", "attention.attn.k"),
-            ("attention.self.value", "attention.attn.v"),
-            ("attention.output.dense", "attention.attn.o"),
-            ("attention.output.LayerNorm", "attention.LayerNorm"),
-        ):
-            name = name.replace(ours, theirs)
+    """BERT's name of a tensor as the others have it."""
+    for ours, theirs in _NAMES.get(kind, {}).items():
+        name = name.replace(ours, theirs)
     return name
+
+
+def encode_both(folder: pathlib.Path, ids: list[int]) -> list[np.ndarray]:
+    """A text's token embeddings by a checkpoint, fused and as it is trained."""
+    config = read_config(folder)
+    fused = FusedBert(weights.read_bert_tensors(folder, config), config)
+    both = fused, bert.build_bert_encoder(bert.load_backbone(folder))
+    return [encoder(make_table([ids]))[0].numpy() for encoder in both]
 
 
 def write_weights(

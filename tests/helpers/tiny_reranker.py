@@ -30,12 +30,8 @@ def make_tensors(speakers: bool = False, seed: int = 3) -> dict[str, np.ndarray]
         dense |= {f"{layer}.attention.{name}": (DIM, DIM) for name in own}
         dense |= {f"{layer}.intermediate.dense": (WIDE, DIM), f"{layer}.output.dense": (DIM, WIDE)}
         norms += [f"{layer}.attention.output", f"{layer}.output"]
-    tables = {
-        "word": len(WITH_END.tokens),
-        "position": POSITIONS,
-        "token_type": 2,
-        **({"speaker": 2} if speakers else {}),
-    }
+    tables = {"word": len(WITH_END.tokens), "position": POSITIONS, "token_type": 2}
+    tables |= {"speaker": 2} if speakers else {}
     tensors = {
         f"bert.embeddings.{name}_embeddings.weight": rng.normal(size=(rows, DIM))
         for name, rows in tables.items()
@@ -60,8 +56,6 @@ def expect_score(turns: list[str], response: str, speakers: list[int] | None = N
 
 def save_reranker(folder: pathlib.Path, speakers: bool = False, seed: int = 3) -> pathlib.Path:
     """Makes a run directory with a re-ranker in `encoder`; returns the run directory."""
-    encoder = folder / "encoder"
-    encoder.mkdir(parents=True)
     config = {
         **make_bert_config(LAYERS, DIM, len(WITH_END.tokens)),
         "architectures": ["BertForSequenceClassification"], "hidden_act": "gelu_pytorch_tanh",
@@ -69,33 +63,28 @@ def save_reranker(folder: pathlib.Path, speakers: bool = False, seed: int = 3) -
         "layer_norm_eps": EPSILON, "max_position_embeddings": POSITIONS,
         "num_attention_heads": 2,
     }  # fmt: skip
-    (encoder / "config.json").write_text(json.dumps(config))
-    _write_settings(encoder, "bert", speakers)
+    encoder = _make_encoder(folder, config, "bert", speakers)
     safetensors.numpy.save_file(make_tensors(speakers, seed), encoder / "model.safetensors")
-    WITH_END.write(encoder)
     return folder
 
 
 def save_lstm_reranker(folder: pathlib.Path, architecture: str) -> pathlib.Path:
     """Like `save_reranker`, with a "dual_lstm" or "esim"."""
-    encoder = folder / "encoder"
-    encoder.mkdir(parents=True)
     config = {"model_type": architecture, "vocab_size": len(WITH_END.tokens)}
-    (encoder / "config.json").write_text(json.dumps(config))
+    encoder = _make_encoder(folder, config, architecture, False)
     matcher = build_matcher(architecture, len(WITH_END.tokens), 3, 10, 12)
     head = PairHead(0 if architecture == "dual_lstm" else 12, name="matching")
     head.build((None, matcher.pair_dim))
     write_matcher(encoder, matcher, head.weights)
-    _write_settings(encoder, architecture, False)
-    WITH_END.write(encoder)
     return folder
 
 
-def _write_settings(encoder: pathlib.Path, architecture: str, speakers: bool) -> None:
-    settings = {
-        "architecture": architecture,
-        "first_tokens": FIRST_TOKENS,
-        "second_tokens": SECOND_TOKENS,
-        "speakers": speakers,
-    }
-    (encoder / "reranker.json").write_text(json.dumps(settings))
+def _make_encoder(run: pathlib.Path, config: dict, architecture: str, speakers: bool):
+    encoder = run / "encoder"
+    encoder.mkdir(parents=True)
+    settings = {"first_tokens": FIRST_TOKENS, "second_tokens": SECOND_TOKENS}
+    settings |= {"architecture": architecture, "speakers": speakers}
+    for name, values in {"config": config, "reranker": settings}.items():
+        (encoder / f"{name}.json").write_text(json.dumps(values))
+    WITH_END.write(encoder)
+    return encoder

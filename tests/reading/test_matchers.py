@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import reference
 import tensorflow as tf
+import tiny_bert
 
 from dcse_tf.errors import InputError
 from dcse_tf.reading.matchers import SegmentTables, build_matcher, read_matcher, write_matcher
@@ -33,17 +34,9 @@ ROWS: list[Row] = [
 
 def make_table(rows: Sequence[Row], extra: int = 0, fill: int = 0) -> dict[str, tf.Tensor]:
     """The table of rows, padded `extra` beyond need, with what the padding's ids may be."""
-    lengths = [len(first) + len(second or []) for first, second in rows]
-    shape = (len(rows), max(lengths) + extra)
-    token_ids, segment_ids = np.full(shape, fill, np.int32), np.full(shape, fill % 2, np.int32)
-    for i, (first, second) in enumerate(rows):
-        token_ids[i, : lengths[i]] = first + (second or [])
-        segment_ids[i, : lengths[i]] = [0] * len(first) + [1] * len(second or [])
-    return {
-        "token_ids": tf.constant(token_ids),
-        "segment_ids": tf.constant(segment_ids),
-        "padding_mask": tf.sequence_mask(lengths, shape[1]),
-    }
+    segments = [[0] * len(first) + [1] * len(second or []) for first, second in rows]
+    table = tiny_bert.make_table([first + (second or []) for first, second in rows], extra, fill)
+    return {**table, "segment_ids": tiny_bert.make_table(segments, extra, fill % 2)["token_ids"]}
 
 
 def build(architecture, seed=3, dropout=0.0):

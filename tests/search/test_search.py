@@ -106,8 +106,6 @@ def test_hits_have_rank_cosine_line_count_and_text(tmp_path):
 
 @pytest.mark.parametrize("kind", ["exact", "ivf"])
 def test_spellings_that_the_encoder_does_not_tell_apart_are_one_hit(tmp_path, kind):
-    if kind == "ivf":
-        pytest.importorskip("faiss")
     same = ["Hi there", "hi there", "HI THERE", "hI there", "hi There", "Hi There"]
     folder = write_index(tmp_path / "a", [*same, "US", "us", "who"], [10] * 6 + [20, 22, 30], kind)
     for top in (1, 2, 4, 50):
@@ -117,7 +115,6 @@ def test_spellings_that_the_encoder_does_not_tell_apart_are_one_hit(tmp_path, ki
 
 
 def test_an_approximate_index_finds_what_exact_search_does(tmp_path):
-    pytest.importorskip("faiss")
     matrix, queries = draw_directions(2000, 16), draw_directions(20, 16, seed=1)
     folder = write_index(tmp_path / "a", [f"text {row}" for row in range(2000)], [0.0] * 2000)
     np.save(folder / layout.EMBEDDINGS_FILE, matrix)
@@ -226,7 +223,6 @@ def test_answers_are_the_texts_of_highest_cosine(config, encoder, monkeypatch):
 
 @pytest.mark.slow
 def test_an_approximate_index_of_the_job_answers_the_same(config, tmp_path, monkeypatch):
-    pytest.importorskip("faiss")
     ivf = config.replace(index=str(tmp_path / "index"), index_type="ivf")
     assert ask(ivf, QUERIES) == ask(config, QUERIES)
     assert layout.SearchIndex(tmp_path / "index", ivf.nprobe).measure_recall() == 1.0
@@ -315,16 +311,10 @@ def test_a_folder_that_is_no_index_is_never_replaced(config, tmp_path):
 # The command
 
 
-class Terminal(io.TextIOWrapper):
-    """Standard input of some bytes."""
-
-    def __init__(self, content, typed=False):
-        super().__init__(io.BytesIO(content), encoding="utf-8")
-        self.isatty = lambda: typed
-
-
-def run_command(config, capsys, monkeypatch, *given):
-    monkeypatch.setattr(sys, "stdin", Terminal(*(given or [b""])))
+def run_command(config, capsys, monkeypatch, content=b"", typed=False):
+    stdin = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8")
+    stdin.isatty = lambda: typed
+    monkeypatch.setattr(sys, "stdin", stdin)
     search(config)
     return capsys.readouterr().out
 

@@ -15,9 +15,7 @@ IN_DOMAIN = {**CSE, "cosine_weight": 0.8, "encoder": "start", "encoder_size": ""
 ESIM = {**SELECTION, "architecture": "esim", "encoder_size": ""}
 # Flags, and the option that the refusal names.
 REFUSED = [
-    ({"data_dir": ""}, "data_dir"),
     ({"run_dir": ""}, "run_dir"),
-    ({"task": "gpt"}, "task"),
     ({"encoder_size": ""}, "encoder"),
     ({"encoder": "bert"}, "encoder"),
     *(({"encoder_size": "", "encoder": start}, "run_dir") for start in ("run/", "./run/encoder")),

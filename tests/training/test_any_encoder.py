@@ -1,5 +1,6 @@
 """Whatever family an encoder is of: what is made of it goes the whole way."""
 
+import collections
 import json
 import pathlib
 
@@ -19,12 +20,11 @@ from tiny_checkpoints import (
 from train_options import SMALL, make_options, rewind, write_untrained
 from written_dialogues import make_dialogues
 
+import dcse_tf
 from dcse_tf.bert.pairs import strip_ends
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
-from dcse_tf.exporting.export import export
-from dcse_tf.exporting.export_formats import ExportOptions
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.training.train import train
 
@@ -95,14 +95,9 @@ def test_a_run_embeds_with_the_prefix_of_its_corpus(start, trained, expected):
 
 @pytest.mark.parametrize("start", ["distilbert", "xlm-roberta", "roberta"], indirect=True)
 def test_the_exported_tokenizer_gives_the_ids_of_the_exported_weights(trained, tmp_path):
-    from transformers import AutoTokenizer
-
-    folder = tmp_path / "export"
-    options = ExportOptions(
-        run_dir=str(trained), output_dir=str(folder), format="sentence_transformers"
-    )
-    export(options)
-    theirs = AutoTokenizer.from_pretrained(folder)
+    to = {"output_dir": tmp_path / "export", "format": "sentence_transformers"}
+    folder = dcse_tf.export(run_dir=trained, **to)
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
     ours = read_vocabulary(folder).make_tokenizer().tokenize(tf.constant(TEXTS), 16)[0]
     texts = [PREFIX + text for text in TEXTS]
     assert theirs(texts, truncation=True)["input_ids"] == ours.to_list()
@@ -135,12 +130,9 @@ def test_a_resumed_run_leaves_the_encoder_of_a_straight_one(start, corpus, tmp_p
     resumed = rewind(straight, 2)
     run(start, corpus, tmp_path, **settings, run_dir=str(resumed))
 
-    def read(folder):
-        tensors = [
-            safetensors.numpy.load_file(path)
-            for path in sorted((folder / "encoder").glob("*.safetensors"))
-        ]
-        return tensors[0] | tensors[1]  # the projection heads and the encoder
+    def read(folder):  # the projection heads and the encoder
+        files = (folder / "encoder").glob("*.safetensors")
+        return dict(collections.ChainMap(*map(safetensors.numpy.load_file, files)))
 
     moved = np.abs(embed(resumed) - embed(start, prefix=PREFIX)).max()
     straight, resumed = read(straight), read(resumed)
@@ -196,9 +188,7 @@ def test_an_exported_tokenizer_reads_a_dialogue_as_training_does(start, tmp_path
 @pytest.mark.parametrize("start", ["roberta", "xlm-roberta"], indirect=True)
 def test_what_follows_a_prefix_is_the_whole_text(start):
     vocabulary = read_vocabulary(start).with_prefix(PREFIX)
-    ids = (
-        vocabulary.make_tokenizer().tokenize(tf.constant(["it left our store"]), 99)[0].to_list()[0]
-    )
+    ids = vocabulary.make_tokenizer().tokenize(["it left our store"], 99)[0][0].numpy()
     own = [vocabulary.tokens[i] for i in ids[1 + vocabulary.count_prefix() : -1]]
     assert vocabulary.make_fast().decoder.decode(own).strip() == "it left our store"
 

@@ -6,7 +6,6 @@ whole session with evaluation in test_wheel.
 
 import contextlib
 import io
-import json
 import pathlib
 import subprocess
 import sys
@@ -29,6 +28,7 @@ sentences = open(sys.argv[2], encoding="utf-8").read().splitlines()
 np.save(sys.argv[3], signature(sentences=tf.constant(sentences))["embeddings"].numpy())
 assert not any(name.startswith(("dcse_tf", "keras_hub")) for name in sys.modules)
 """
+RANKS = ("r1", "r2", "r5", "mrr")
 SENTENCES = ["Where is my parcel?", "", "我的包裹在哪里", "Café, ÉCOLE!"]
 SENTENCES += ["Where is my parcel?", "a" * 300]
 PREPARE = ["--format=jsonl", "--vocab_size=300", "--max_sequence_length=16"]
@@ -59,41 +59,13 @@ def trained(dialogues_file, tmp_path_factory):
     return folder
 
 
-def test_the_run_directory_says_what_was_run(trained):
-    config = json.loads((trained / "run/config.json").read_text())
-    assert config["steps"] == 4
-    assert config["warmup_steps"] == 0  # a tenth of them
-    assert config["temperature"] == 0.1
-    assert list((trained / "run/tensorboard").glob("events.*"))
-    names = {path.name for path in (trained / "run/encoder").iterdir()}
-    assert {"config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json"} <= names
-
-
 def test_summaries_hold_every_scalar(trained):
     tags = set(read_scalars(trained / "run"))
     similarity = {"positive_similarity", "negative_similarity"}
     train = {"loss", "accuracy", "learning_rate", "gradient_norm", *similarity}
     train |= {"samples_per_second", "tokens_per_second"}
-    dev = {
-        f"{kind}_{rank}" for kind in ("matching", "cosine") for rank in ("r1", "r2", "r5", "mrr")
-    }
-    assert {*train, *(f"eval/dev/{name}" for name in dev), "configuration"} <= tags
-
-
-def test_evaluate_writes_scores_beside_chance(trained):
-    printed = run(
-        "evaluate",
-        f"--model={trained}/run",
-        f"--response_selection={trained}/data/test.jsonl",
-        "--candidates=4",
-        f"--output={trained}/results.json",
-    )
-    assert "matching_r1" in printed
-    assert f"results are in {trained}/results.json" in printed
-    matching, _, cosine, _ = json.loads((trained / "results.json").read_text())["results"]
-    assert matching["scores"]["chance_matching_r1"] == pytest.approx(25.0)
-    assert cosine["task"] == "response_cosine"
-    assert 0.0 <= matching["scores"]["matching_r1"] <= 100.0
+    dev = {f"eval/dev/{x}_{rank}" for x in ("matching", "cosine") for rank in RANKS}
+    assert {*train, *dev, "configuration"} <= tags
 
 
 def test_embeddings_are_the_same_from_run_export_and_checkpoint(trained):
