@@ -50,9 +50,8 @@ def test_a_weight_is_that_which_the_true_responses_were_drawn_with():
 
 
 def test_the_table_of_a_calibration_by_hand(tmp_path, monkeypatch):
-    """Nine dialogues, whose best wrong responses score 1 to 9; at 20%, the threshold is 8.
-
-    Above it are one wrong response, and four true ones, of which one is behind that.
+    """The best wrong responses score 1 to 9, so the threshold at 20% is 8. Above it are one of them
+    and four true ones, of which one is behind that.
     """
     true = [8.5, 8.5, 8.5, *[0.5] * 5, 8.5]
     scores = np.array([[x, n, n - 1] for n, x in enumerate(true, start=1)])

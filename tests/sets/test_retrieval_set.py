@@ -69,6 +69,7 @@ def make_pairs(*sizes):
 def test_labels_are_as_even_as_can_be(sizes, total):
     draws = [sample_balanced(make_pairs(*sizes), total, seed)[0] for seed in (0, 0, 1)]
     assert draws[0] == draws[1] != draws[2]
+    assert (set(draws[0]) == set(draws[2])) == (total > sum(sizes))  # else others are drawn
     for drawn in draws:
         counts = collections.Counter(label for _, label in drawn)
         assert len(set(drawn)) == len(drawn) == min(total, sum(sizes))
