@@ -207,8 +207,8 @@ def read_files(
     if config.format == "table":  # a dialogue's rows may stand in several files
         found = read_tables(paths, bad_lines, columns)
     for session_id, turns, *given in found:
-        # A group always has the responder's.
-        if {t.role for t in turns[: -1 if given else None]} == {""} and not config.alternate_roles:
+        spoken = turns[:-1] if given else turns  # a group always has the responder's role
+        if spoken and not (config.alternate_roles or any(turn.role for turn in spoken)):
             told = f"{','.join(config.input)}: the turns of session {session_id!r} have no roles"
             advice = "`alternate_roles` gives them to two speakers in turn"
             raise InputError(f"`input`={told}; {advice}")

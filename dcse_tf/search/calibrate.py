@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import scipy
 
-from dcse_tf.bert.encoder_options import ModelOptions
+from dcse_tf.bert.encoder_options import EncoderOptions, ModelOptions
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.evaluation.bootstrap import difference
 from dcse_tf.evaluation.evaluate import check_drawing, draw_samples
@@ -55,8 +55,7 @@ class CalibrateOptions(ModelOptions):
         check_first_stage(self)
         check_drawing(self)
         if self.find == "similar":  # without `reranker`, `model` is one, which gives no embeddings
-            settings = "pooling", "prefix", "max_sequence_length", "truncate_dim"
-            self.check_needed("reranker", *settings)
+            self.check_needed("reranker", *EncoderOptions.fields(), "truncate_dim")
 
 
 def calibrate(options: CalibrateOptions) -> str:

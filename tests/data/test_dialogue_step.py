@@ -4,7 +4,6 @@ A turn's only token says what it is: 100 x session + turn.
 """
 
 import collections
-import types
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from dcse_tf.data import dialogue_step as tasks
 from dcse_tf.data.dialogue import Session, Utterance
 from dcse_tf.data.dialogue_step import DialogueSource, DialogueStep, draw_dialogue
 from dcse_tf.data.records import serialize_session
-from dcse_tf.data.responses import MaskingRule
 from dcse_tf.tasks.objective import score_best_rule
 
 
@@ -285,15 +283,6 @@ def test_a_turn_or_piece_that_repeats_what_it_replaces_does_not_count():
     rows = zip(read(same, odd.first), same.samples["odd"].numpy(), strict=True)
     differs = [said[place] % 100 != place for said, place in rows]
     assert odd.targets["weights"].numpy().tolist() == differs
-
-
-def test_a_stranger_that_the_dialogue_says_too_is_no_negative_of_post_training():
-    same = collect([session(n, 2, same_as=[1, 2]) for n in range(1, 13)])
-    vocabulary = types.SimpleNamespace(tokens=range(2000), special_ids=(0, 2, 3, 4), mask_id=7)
-    targets = tasks.draw_pairs(same, "utterance", MaskingRule(0.3, 4, vocabulary)).targets
-    labels = targets["labels"].numpy().tolist()
-    assert {*labels} == {0, 1}
-    assert targets["weights"].numpy().tolist() == labels
 
 
 def test_another_turn_of_the_session_says_something_else():

@@ -152,3 +152,11 @@ def test_of_the_predicted_tokens_a_tenth_stays_and_a_tenth_is_another():
     # Four standard deviations of 4,000 draws: 0.025 and 0.019.
     assert abs(np.mean(drawn == MASK) - 0.8) < 0.025
     assert abs(np.mean(drawn == 60) - 0.1) < 0.019
+
+
+def test_a_stranger_that_the_dialogue_says_too_is_no_negative_of_post_training():
+    same = collect([session(n, 2, same_as=[1, 2]) for n in range(1, 13)])
+    targets = tasks.draw_pairs(same, "utterance", MASKING).targets
+    labels = targets["labels"].numpy().tolist()
+    assert {*labels} == {0, 1}
+    assert targets["weights"].numpy().tolist() == labels

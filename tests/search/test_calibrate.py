@@ -16,7 +16,6 @@ from dcse_tf.errors import InputError
 from dcse_tf.evaluation.response_selection import make_samples, read_dialogues
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.search import calibrate as job
-from dcse_tf.search.calibrate import fit_weight
 from dcse_tf.search.calibration import Calibration
 
 
@@ -45,8 +44,8 @@ def test_a_weight_is_that_which_the_true_responses_were_drawn_with():
     rows = rng.normal(3.0, [0.1, 2.0], [20_000, 10, 2])  # cosines and scores
     for shares, least, most in (((10, 0.5), 19, 21), ((10, 0), 200, 1e5), ((0, 0.5), 0, 1)):
         drawn = np.argsort(-(rows @ shares + rng.gumbel(size=[20_000, 10])), axis=1)  # first
-        assert least <= fit_weight(np.take_along_axis(rows, drawn[..., None], axis=1)) <= most
-    assert fit_weight(np.zeros([30, 10, 2])) == 1.0
+        assert least <= job.fit_weight(np.take_along_axis(rows, drawn[..., None], axis=1)) <= most
+    assert job.fit_weight(np.zeros([30, 10, 2])) == 1.0
 
 
 def test_the_table_of_a_calibration_by_hand(tmp_path, monkeypatch):
