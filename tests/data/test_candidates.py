@@ -186,10 +186,11 @@ def test_a_record_has_the_negatives_of_its_last_turn(tmp_path):
     session, given = parse_session(record), parse_given(record)
     # A response is not joined to a turn of its speaker.
     assert session["token_ids"].to_list() == [turn_ids(0, turn) for turn in range(3)]
-    # [CLS], two words and [SEP]; the third word is cut, as a turn's would be.
+    # [CLS], two words and [SEP]; the third word is cut, but only cut turns are counted.
     assert given["token_ids"].to_list() == [turn_ids(7, 1), turn_ids(8, 1)]
-    assert manifest.splits["train"].given == {"negatives": 2}
-    assert manifest.splits["train"].utterances == 3
+    train = manifest.splits["train"]
+    assert (train.utterances, train.truncated_utterances) == (3, 0)
+    assert train.given == {"negatives": 2}
     check_records(tmp_path / "data", manifest)
 
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lettered_corpus import prepare_sessions
 
-from dcse_tf.data import records
+from dcse_tf.data import records, stream
 from dcse_tf.data.manifest import read_blocks
 from dcse_tf.data.records import parse_session, parse_utterances
-from dcse_tf.data.stream import Stream, draw_windows, repeat_epochs
+from dcse_tf.data.stream import Stream, draw_windows, make_dataset, repeat_epochs
 
 pytestmark = pytest.mark.slow
 
@@ -47,9 +47,9 @@ def read(corpus, samples, first_step, count, seed=1, window=0):
         ids, turns = parsed["session_id"], parsed["lengths"].row_lengths()
         return ids if samples == "sessions" else tf.repeat(ids, turns)
 
-    stream = Stream(BATCH[samples], seed, first_step, window=window or WINDOW[samples])
+    chosen = Stream(BATCH[samples], seed, first_step, window=window or WINDOW[samples])
     split = corpus.manifest.splits["train"]
-    dataset = repeat_epochs(corpus.folder, split, samples, elements, stream).take(count)
+    dataset = repeat_epochs(corpus.folder, split, samples, elements, chosen).take(count)
     return [tuple(part.numpy() for part in element) for element in dataset]
 
 
@@ -158,3 +158,16 @@ def test_every_window_is_shuffled_in_its_own_way(corpus):
     windows = [ids[start : start + 4] for start in range(0, 56, 4)]
     assert all(max(own) - min(own) == 9 for own in windows)
     assert len({tuple(np.argsort(own)) for own in windows}) > 3
+
+
+def test_samples_are_drawn_anew_in_every_epoch(corpus, monkeypatch):
+    class Seeds:
+        samples = "sessions"
+        draw = staticmethod(lambda record, seed: {"seed": seed})
+        make_step = staticmethod(lambda samples, *_: samples)
+
+    monkeypatch.setattr(stream, "make_batches", lambda step, *_: [step])
+    split = corpus.manifest.splits["train"]
+    batches = make_dataset(corpus.folder, split, Seeds(), dict, Stream(7, seed=1)).take(16)
+    seeds = [tuple(seed) for batch in batches for seed in batch["seed"].numpy()]
+    assert len(seeds) == len({*seeds}) == 7 * 16  # two epochs
