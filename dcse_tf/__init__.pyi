@@ -236,7 +236,7 @@ def train(
     auxiliary: str | os.PathLike[str] | Iterable[str | os.PathLike[str] | float] = ...,
     auxiliary_weight: float = 1.0,
     auxiliary_fade: float = 1.0,
-    auxiliary_reads: Literal["dialogue", "context"] = "dialogue",
+    auxiliary_reads: Literal["context", "dialogue"] = "context",
     share_head: bool = False,
     consistency: Literal["margin", "speaker", "any"] = "margin",
     context_tokens: int = 256,

@@ -6,8 +6,8 @@ dialogue depend on (seed, epoch, index); draws from other sessions on (seed, ste
 
 What is drawn from another session resembles what it takes the place of in all that a rule could see
 without reading: it is as many turns and, where another session has any, of the same role. The
-auxiliary tasks read the dialogue with its true response or, as in the authors' later code, its
-context alone, unless that is one turn, which can be neither split nor replaced.
+auxiliary tasks read the context, unless that is one turn, which can be neither split nor replaced,
+or the dialogue with its true response.
 """
 
 import dataclasses

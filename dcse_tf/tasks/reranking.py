@@ -136,7 +136,7 @@ class ResponseSelectionOptions(SequenceOptions):
         1.0, "Share of the steps after which it falls, to 0 at the end.", minimum=0.0, maximum=1.0
     )
     auxiliary_reads: str = option(
-        "dialogue", "Whether these tasks see the response.", choices=("dialogue", "context")
+        "context", "Whether these tasks see the response.", choices=("context", "dialogue")
     )
     share_head: bool = option(
         False, "Score next_session by the head of the matching, which it then teaches."

@@ -329,7 +329,7 @@ class BatchOptions(TrainOptions, group=_BATCHES):
 
     batch_form: str = option(
         "unique",
-        "plain: one response a session (the paper); unique: the same, faster; dense: all turns.",
+        "plain: one response a session (the paper); unique: the same, faster; dense: up to 16.",
         choices=("plain", "unique", "dense"),
     )
     negatives: int = option(
@@ -375,7 +375,7 @@ class MaskingOptions(TrainOptions):
 class SequenceOptions(TrainOptions):
     """For tasks that read a context and a response as one sequence.
 
-    The defaults of turns and lengths are those of Xu et al. 2020 (section 3.3).
+    The defaults of lengths are those of Xu et al. 2020 (section 3.3), who do not limit turns.
     """
 
     samples, end_of_turn = "sessions", True

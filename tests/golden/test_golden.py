@@ -48,7 +48,7 @@ CASES: dict[str, tuple[str, dict]] = {
     "mlm": ("mlm", {"mask_rate": 0.4}),
     "BERT-VFT's post-training": ("", {"task": "post_training"}),
     "BERT-FP's post-training": ("fine_grained", {}),
-    "BERT-SL": ("", SELECTION),
+    "BERT-SL": ("", {**SELECTION, "auxiliary_reads": "dialogue"}),
     "SA-BERT": ("", {**SELECTION, "auxiliary": ("none",), "speaker_embeddings": True}),
     "negatives of the corpus": ("", {**SELECTION, **GROUPS}),
     "DualLSTM": ("", {**LSTM, "architecture": "dual_lstm", "lstm_embedding_size": 6}),

@@ -80,7 +80,7 @@ def test_any_entries_garble_a_text_where_none_begins_a_word():
 
 SETTINGS = {
     **SMALL, "context_turns": 3, "auxiliary": ("next_session", "consistency"),
-    "auxiliary_reads": "context", "consistency": "any",
+    "consistency": "any",
 }  # fmt: skip
 
 
