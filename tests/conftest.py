@@ -85,6 +85,14 @@ def trained_run(data_dir: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
     return folder
 
 
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A checkpoint of a tiny random BERT, which tests only read."""
+    from tiny_bert import build_backbone, save_checkpoint
+
+    return save_checkpoint(tmp_path_factory.mktemp("saved") / "model", build_backbone())
+
+
 @pytest.fixture
 def optimized_graphs() -> Iterator[None]:
     """Lets TensorFlow optimize graphs, so that this process gets the same bits as jobs' own do."""
@@ -105,17 +113,6 @@ def verified_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
     answer = fresh_process.answer
     monkeypatch.setattr(saved_model, "_answer", lambda folder: answer(str(folder), probes.TEXTS))
-
-
-@pytest.fixture(scope="session")
-def no_tensorflow(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An environment in which importing TensorFlow ends the process."""
-    folder = tmp_path_factory.mktemp("stub")
-    for name in ("tensorflow", "keras", "keras_hub"):
-        (folder / f"{name}.py").write_text("raise SystemExit('TensorFlow was started')\n")
-    root = pathlib.Path(__file__).parent.parent
-    paths = [str(folder), str(root), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 @pytest.fixture

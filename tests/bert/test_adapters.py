@@ -1,7 +1,5 @@
 """Low-rank adapters: what is trained, what is written, what checkpoints hold."""
 
-import pathlib
-
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -19,29 +17,28 @@ def encode(backbone) -> np.ndarray:
     return bert.build_bert_encoder(backbone)(make_table(IDS)).numpy()
 
 
-@pytest.fixture
-def backbone():
+def adapt():
+    """A BERT of which only the adapters of the second layer are trained."""
     backbone = build_backbone()
     bert.freeze(backbone, 1, False)
     bert.add_adapters(backbone, RANK, seed=4)
     return backbone
 
 
-def test_they_begin_as_nothing_and_the_same_for_a_seed(backbone):
+def test_they_begin_as_nothing_and_the_same_for_a_seed():
+    backbone, again = adapt(), adapt()
     names = [variable.path for variable in backbone.trainable_variables]
     assert len(names) == 2 * 2 * (LAYERS - 1)  # two factors, of queries and of values
     assert all("lora_kernel" in name and "transformer_layer_1" in name for name in names)
     np.testing.assert_array_equal(encode(backbone), encode(build_backbone()))
-    again = build_backbone()
-    bert.freeze(again, 1, False)
-    bert.add_adapters(again, RANK, seed=4)
     first = [variable.numpy() for variable in backbone.trainable_variables]
     for one, other in zip(first, again.trainable_variables, strict=True):
         np.testing.assert_array_equal(one, other.numpy())
     assert any(np.ptp(one) > 0 for one in first)
 
 
-def test_what_is_written_has_them_merged_in(backbone, tmp_path):
+def test_what_is_written_has_them_merged_in(tmp_path):
+    backbone = adapt()
     before = encode(backbone)
     rng = np.random.default_rng(0)
     for variable in backbone.trainable_variables:
@@ -65,10 +62,6 @@ def test_what_is_written_has_them_merged_in(backbone, tmp_path):
     np.testing.assert_allclose(found[name], base[name] + product.T, atol=1e-6)
 
 
-def size_of(folder: pathlib.Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
 @pytest.mark.slow
 def test_a_run_is_resumed_from_checkpoints_of_the_adapters_alone(data_dir, tmp_path):
     def run(name):
@@ -81,4 +74,5 @@ def test_a_run_is_resumed_from_checkpoints_of_the_adapters_alone(data_dir, tmp_p
     weights = [tmp_path / name / "encoder/model.safetensors" for name in ("whole", "whole-rewound")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
     # Of two checkpoints; with all weights each would have them and two moments of each.
-    assert size_of(tmp_path / "whole/checkpoints") < 0.6 * weights[0].stat().st_size
+    files = (path for path in (tmp_path / "whole/checkpoints").rglob("*") if path.is_file())
+    assert sum(path.stat().st_size for path in files) < 0.6 * weights[0].stat().st_size

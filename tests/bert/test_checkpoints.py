@@ -9,13 +9,6 @@ from dcse_tf.errors import InputError
 FLAG = "encoder"
 
 
-def make_checkpoint(folder):
-    folder.mkdir(parents=True)
-    for name in ("config.json", "vocab.txt", "model.safetensors"):
-        (folder / name).write_text("")
-    return folder
-
-
 @pytest.fixture(autouse=True)
 def hub(monkeypatch):
     """No test reaches the hub; the names asked of it are noted."""
@@ -30,7 +23,10 @@ def hub(monkeypatch):
 
 
 def test_a_name_is_a_folder_a_run_directory_or_a_package(tmp_path, hub):
-    folder = make_checkpoint(tmp_path / "run" / "encoder")
+    folder = tmp_path / "run" / "encoder"
+    folder.mkdir(parents=True)
+    for name in ("config.json", "vocab.txt", "model.safetensors"):
+        (folder / name).touch()
     (tmp_path / "run" / "config.json").write_text("{}")  # the run's own settings
     assert checkpoints.resolve_checkpoint(str(folder), FLAG) == folder
     assert checkpoints.resolve_checkpoint(str(tmp_path / "run"), FLAG) == folder

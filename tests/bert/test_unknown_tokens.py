@@ -1,7 +1,6 @@
 """What reads texts warns once if their characters are unknown to its vocabulary."""
 
 import numpy as np
-from tiny_bert import build_backbone, save_checkpoint
 from tiny_reranker import save_reranker
 
 from dcse_tf.bert.token_rows import UnknownTokens
@@ -12,8 +11,8 @@ KNOWN = ["where is my parcel", "it left today . thanks"]
 FOREIGN = ["您", "哪里", "什么时"]  # each character a token, none of them known
 
 
-def test_foreign_texts_are_warned_of_once(tmp_path, caplog):
-    encoder = SentenceEncoder.load(save_checkpoint(tmp_path / "model", build_backbone()))
+def test_foreign_texts_are_warned_of_once(model, tmp_path, caplog):
+    encoder = SentenceEncoder.load(model)
     reranker = Reranker.load(save_reranker(tmp_path / "run"))
 
     def rerank(texts, show_progress):

@@ -5,7 +5,7 @@ import json
 import math
 
 import pytest
-from train_options import resolve
+from train_options import resolve, tiny_options
 
 from dcse_tf.arguments import parse_flags
 from dcse_tf.cli.commands import load_options
@@ -13,7 +13,6 @@ from dcse_tf.errors import InputError
 from dcse_tf.files import write_record
 from dcse_tf.options import OptionError, Options, option
 from dcse_tf.tasks import TASKS
-from dcse_tf.tasks.train_options import TrainOptions
 
 
 class Job(Options):
@@ -100,11 +99,6 @@ def test_unknown_options_are_refused_by_name():
         Job(name="n").replace(tempo=1)
 
 
-def train_config(**changes):
-    settings = {"data_dir": "data", "run_dir": "run", "encoder_size": "tiny", **changes}
-    return TrainOptions.from_dict(settings)
-
-
 # Command lines that contradict themselves, and the beginning of what is said. Those of a training
 # are in tests/tasks/test_task_options.py.
 PREPARE = "prepare_data --input=a --output_dir=out --vocab=v"
@@ -185,30 +179,29 @@ def test_a_job_refuses_by_name_what_does_not_go_together(command, said):
     ],
 )
 def test_what_depends_on_the_corpus_is_filled_in_once(task, expected):
-    options = resolve(train_config(task=task))
+    options = resolve(tiny_options(task=task))
     names = ("global_batch_size", "learning_rate", "freeze_layers", "freeze_embeddings")
     assert tuple(getattr(options, n) for n in (*names, "steps", "warmup_steps")) == expected
-    assert resolve(train_config(steps=50), 100).epochs == 10.0
-    assert resolve(train_config(steps=4)).warmup_steps == 0  # a tenth of them
+    assert resolve(tiny_options(steps=50), 100).epochs == 10.0
+    assert resolve(tiny_options(steps=4)).warmup_steps == 0  # a tenth of them
     for each in TASKS:
-        once = resolve(train_config(task=each))
+        once = resolve(tiny_options(task=each))
         assert resolve(once) == once
         assert None not in once.to_dict().values()
 
 
 def test_the_batch_and_the_rows_must_fit_the_corpus():
     with pytest.raises(OptionError, match=r"`global_batch_size`=20: .* only 19"):
-        resolve(train_config(), 19)
-    assert resolve(train_config(), 20).global_batch_size == 20
+        resolve(tiny_options(), 19)
+    assert resolve(tiny_options(), 20).global_batch_size == 20
     with pytest.raises(OptionError, match="`row_length`=64: sequences of data have up to 100"):
-        resolve(train_config(row_length=64), longest=100)
-    assert resolve(train_config(row_length=64, layout="padded"), longest=100)
-    assert resolve(train_config(), longest=80).row_length == 80
+        resolve(tiny_options(row_length=64), longest=100)
+    assert resolve(tiny_options(row_length=64, layout="padded"), longest=100)
+    assert resolve(tiny_options(), longest=80).row_length == 80
 
 
 def test_scores_that_a_run_has_may_choose_its_best_encoder():
     for task in ("dialogue_cse", "siamese_single", "siamese_multi", "simcse", "mlm"):
-        assert train_config(task=task)
-        assert train_config(task=task, dev_samples=0)  # there is no score, and none is looked for
-        assert train_config(task=task, dev_retrieval="r", best_metric="dev/map")
-        assert train_config(task=task, dev_sts="s", dev_samples=0, best_metric="dev/spearman")
+        assert tiny_options(task=task, dev_samples=0)  # there is no score, and none is looked for
+        assert tiny_options(task=task, dev_retrieval="r", best_metric="dev/map")
+        assert tiny_options(task=task, dev_sts="s", dev_samples=0, best_metric="dev/spearman")

@@ -1,5 +1,7 @@
 """An installed package that registers a task is known to the command line, or named."""
 
+import os
+import pathlib
 import subprocess
 import sys
 
@@ -7,16 +9,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-
-def install(folder, text):
-    """A package as pip installs one, whose entry point is a module that does something."""
-    (folder / "toys.py").write_text(text)
-    info = folder / "toys-1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toys\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[dcse_tf.plugins]\ntoys = toys\n")
-
-
+ROOT = pathlib.Path(__file__).parents[2]
 REGISTERS = """
 from dcse_tf.options import option
 from dcse_tf.tasks import register_task
@@ -38,11 +31,17 @@ class ToyOptions(TrainOptions):
         ("import nothing_of_this_name", ["--help"], 1, "plug-in toys (toys) cannot be loaded"),
     ],
 )
-def test_an_installed_package_is_known_to_the_command_line(
-    tmp_path, no_tensorflow, text, flags, status, said
-):
-    install(tmp_path, text)
-    environment = {**no_tensorflow, "PYTHONPATH": f"{tmp_path}:{no_tensorflow['PYTHONPATH']}"}
+def test_an_installed_package_is_known_to_the_command_line(tmp_path, text, flags, status, said):
+    """Its entry point is a module that does something; importing TensorFlow ends the process."""
+    (tmp_path / "toys.py").write_text(text)
+    info = tmp_path / "toys-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toys\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[dcse_tf.plugins]\ntoys = toys\n")
+    for name in ("tensorflow", "keras", "keras_hub"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('TensorFlow was started')\n")
+    paths = [str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-m", "dcse_tf.cli", "train", *flags]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == status

@@ -44,16 +44,6 @@ ROWS = [
 ]
 
 
-def fingerprint(turn):
-    return hash(turn) & 0xFFFFFFFFFFFF
-
-
-def make_samples(rows=ROWS):
-    sessions = [[turn for turn in row if turn] for row in rows]
-    response = tf.constant([len(session) - 1 for session in sessions])
-    return {**make_sessions(sessions), "response": response}
-
-
 def draw(samples, source, negatives, seed, replicas):
     splits = tf.range(replicas + 1) * (len(samples["session"]) // replicas)
     step = source.make_step(samples, splits, seed, tf.constant(1, tf.int64))
@@ -64,8 +54,11 @@ def draw(samples, source, negatives, seed, replicas):
 
 
 def make(rows=ROWS, negatives=3, seed=0, replicas=1, form="unique"):
+    sessions = [[turn for turn in row if turn] for row in rows]
+    response = tf.constant([len(session) - 1 for session in sessions])
+    samples = {**make_sessions(sessions), "response": response}
     source = ResponseSource(form, Context(3, "before"), 0, MAX_TOKENS)
-    return draw(make_samples(rows), source, negatives, seed, replicas)
+    return draw(samples, source, negatives, seed, replicas)
 
 
 def strip(row):
@@ -232,7 +225,7 @@ def make_sessions(sessions=SESSIONS):
     return {
         "session": tf.constant([1000 + number for number in range(len(sessions))], tf.int64),
         "token_ids": tf.ragged.constant([[turn_ids(*t) for t in s] for s in sessions], tf.int32),
-        "utterances": tf.ragged.constant([[fingerprint(t) for t in s] for s in sessions], tf.int64),
+        "utterances": tf.ragged.constant([[hash(t) for t in s] for s in sessions], tf.int64),
     }
 
 

@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 from dialogue_files import run
 from shared_files import shared_file
-from tiny_bert import build_backbone, save_checkpoint
 from train_options import make_options
 from written_dialogues import json_lines
 
-from dcse_tf.bert.checkpoints import write_max_sequence_length
 from dcse_tf.cli import commands
 from dcse_tf.errors import InputError, OutputError
 from dcse_tf.evaluation import evaluate as job
@@ -21,15 +19,6 @@ from dcse_tf.evaluation.report import compare_results, describe_differences
 from dcse_tf.training.build import build_training
 from dcse_tf.training.dev_evaluation import make_dev_evaluation
 
-LENGTH = 8
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    folder = save_checkpoint(tmp_path_factory.mktemp("saved") / "model", build_backbone())
-    write_max_sequence_length(folder, LENGTH)
-    return folder
-
 
 def make_config(model, sessions, **settings):
     values = {"candidates": 4, "max_samples": 20, **settings}
@@ -38,10 +27,10 @@ def make_config(model, sessions, **settings):
 
 @pytest.mark.slow
 def test_every_r1_says_which_turns_its_context_holds_earlier_ones_first(
-    checkpoint, data_dir, tmp_path, capsys, caplog
+    model, data_dir, tmp_path, capsys, caplog
 ):
     output = tmp_path / "new/results.json"
-    config = make_config(checkpoint, data_dir / "test.jsonl", output=str(output), context_turns=2)
+    config = make_config(model, data_dir / "test.jsonl", output=str(output), context_turns=2)
     commands.evaluate(config.replace(max_sequence_length=4))
     _, results, settings = report.read_results(output)
     assert [(result.task, result.context) for result in results] == [

@@ -73,10 +73,6 @@ def read(folder, name):
     return json.loads((folder / name).read_text())
 
 
-def change(folder, name, **values):
-    (folder / name).write_text(json.dumps({**read(folder, name), **values}))
-
-
 def embed(folder, pooling=None):
     return dcse_tf.SentenceEncoder.load(folder, pooling=pooling).encode(SENTENCES)
 
@@ -152,7 +148,8 @@ def test_pooling_unit_norm_and_prefix_are_written_and_honoured(bert, expected, t
     # Prompts and poolings as the library names them.
     name = "config_sentence_transformers.json"
     assert read(folder, name)["prompts"] == dict.fromkeys(("prefix", "query", "document"), "my ")
-    change(folder, name, prompts={"query": "where ", "passage": "a "}, default_prompt_name="query")
+    other = {"prompts": {"query": "where ", "passage": "a "}, "default_prompt_name": "query"}
+    (folder / name).write_text(json.dumps(read(folder, name) | other))
     (folder / "1_Pooling/config.json").write_text('{"pooling_mode": "mean", "include_prompt": 1}')
     own = dcse_tf.SentenceEncoder.load(bert, prefix="where ").encode(SENTENCES)
     np.testing.assert_array_equal(embed(folder), own)

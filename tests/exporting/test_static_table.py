@@ -8,7 +8,6 @@ import scipy.sparse
 import tensorflow as tf
 import tokenizers
 from safetensors.numpy import load_file, save_file
-from tiny_bert import build_backbone, save_checkpoint
 from tiny_checkpoints import prepare_for, train_pieces, write_weights
 
 import dcse_tf
@@ -76,10 +75,9 @@ def write(model, data_dir, folder, **settings):
 
 
 @pytest.fixture(scope="module")
-def folders(dialogues_file, tmp_path_factory):
+def folders(model, dialogues_file, tmp_path_factory):
     """A checkpoint, a corpus prepared with its vocabulary, and the export."""
     root = tmp_path_factory.mktemp("static")
-    model = save_checkpoint(root / "model", build_backbone())
     data_dir = prepare_for(model, dialogues_file, root)
     return model, data_dir, write(model, data_dir, root / "export")
 

@@ -4,7 +4,6 @@ import subprocess
 
 import pytest
 from dialogue_files import DIALOGUES, run, tsv
-from tiny_bert import build_backbone, save_checkpoint
 from train_options import SMALL, make_options
 
 from dcse_tf.errors import OutputError
@@ -50,9 +49,8 @@ def test_training_on_a_full_disk_keeps_the_last_checkpoint_and_goes_on(data_dir,
     assert train(options).kept.step in (0, 4)
 
 
-def test_summaries_and_embeddings_on_a_full_disk_name_their_path(tmp_path, small_disk):
+def test_summaries_and_embeddings_on_a_full_disk_name_their_path(model, tmp_path, small_disk):
     folder, _ = small_disk
-    model = save_checkpoint(tmp_path / "model", build_backbone())
     (tmp_path / "a.txt").write_text("where is my parcel\n")
     (folder / "filler").write_bytes(bytes(1 << 20))
     files = {"input": f"{tmp_path}/a.txt", "output": f"{folder}/a.npy"}

@@ -9,7 +9,6 @@ import time
 
 import kill_harness
 import pytest
-from tiny_bert import build_backbone, save_checkpoint
 
 import dcse_tf
 from dcse_tf.cli.commands import main
@@ -43,12 +42,12 @@ def test_two_processes_one_of_which_is_killed_go_on_from_a_saved_step(data_dir, 
     assert f"step-{begun:09d}" in left
 
 
-def test_a_killed_embedding_is_resumed_to_the_same_bytes(tmp_path, optimized_graphs):
+def test_a_killed_embedding_is_resumed_to_the_same_bytes(model, tmp_path, optimized_graphs):
     rng = random.Random(0)
     words = ["where", "is", "my", "parcel", "the", "cup", "blue", "refund", "it", "left", "ok"]
     lines = (" ".join(rng.choices(words, k=rng.randint(1, 20))) for _ in range(3_000))
     (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in lines))
-    values = {"model": save_checkpoint(tmp_path / "model", build_backbone()), "block_size": 100}
+    values = {"model": model, "block_size": 100}
     values |= {"input": tmp_path / "in.txt", "output": tmp_path / "killed.npy"}
     flags = [f"--{name}={value}" for name, value in values.items()]
     command = [sys.executable, "-m", "dcse_tf.cli", "embed", *flags]

@@ -18,6 +18,11 @@ def make_options(**values):
     return TrainOptions.from_dict(values)
 
 
+def tiny_options(**values):
+    """The same, by default of a tiny encoder, a corpus in data and a run directory run."""
+    return make_options(**{"data_dir": "data", "run_dir": "run", "encoder_size": "tiny", **values})
+
+
 def make_manifest(samples=1000, longest=50, truncated=0):
     """What options read of a corpus of so many samples, of utterances of at most so many tokens."""
     given = types.SimpleNamespace(negatives=samples, most=1, scored=samples)

@@ -33,8 +33,7 @@ def make_inputs(utterances, dtype, extra=0, fill=0.0, absent=0):
     )
 
 
-ATTENTION = ("attention", "additive_attention")
-KINDS = ("mean", *ATTENTION)
+KINDS = ("mean", "attention", "additive_attention")
 
 
 def build(name, dtype="float32"):
@@ -55,17 +54,15 @@ def reference_similarity(name, context, response):
     return reference.cosine(turned, reference.mean_of_rows(response))
 
 
-def reference_similarities(name, utterances):
-    return [[reference_similarity(name, [utterances[i] for i in turns], r) for r in utterances]
-            for turns in CONTEXTS]  # fmt: skip
-
-
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 1e-5)])
 @pytest.mark.parametrize("name", [*KINDS, "cosine"])
 def test_every_pair_equals_the_reference(name, dtype, tolerance):
     utterances = draw()
     similarity = build(name, dtype)(*make_inputs(utterances, dtype))
-    expected = reference_similarities(name, utterances)
+    expected = [
+        [reference_similarity(name, [utterances[i] for i in turns], r) for r in utterances]
+        for turns in CONTEXTS
+    ]
     np.testing.assert_allclose(similarity, expected, atol=tolerance, rtol=0)
     assert np.ptp(expected) > 0.5
 

@@ -45,24 +45,19 @@ PLANS = {
 }
 
 
-@pytest.fixture
-def files(tmp_path):
-    for name in ("dialogues.jsonl", "select.txt", "sts.txt"):
-        (tmp_path / name).write_text("")
-    return tmp_path
-
-
 def accept(job, flags):
     """Parses flags as the job does, up to where it would begin."""
     parse_flags(load_options(job), job, list(flags))
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_planned_runs_are_taken_by_their_jobs(name, files, monkeypatch):
+def test_planned_runs_are_taken_by_their_jobs(name, tmp_path, monkeypatch):
     module, words = PLANS[name]
+    for file in ("dialogues.jsonl", "select.txt", "sts.txt"):
+        (tmp_path / file).touch()
     monkeypatch.chdir(ROOT)
-    given = words.format(files, d=DIALOGUES.format(files)).split()
-    options = module.parse_arguments([*given, f"--work_dir={files}/work", "--seeds", "0", "1"])
+    given = words.format(tmp_path, d=DIALOGUES.format(tmp_path)).split()
+    options = module.parse_arguments([*given, f"--work_dir={tmp_path}/work", "--seeds", "0", "1"])
     plan = module.Experiment(options)
     assert plan.make_tables()
     assert {run.job for run in plan.runs.values()} >= {"prepare_data", "evaluate"}

@@ -8,8 +8,6 @@ import shutil
 import subprocess
 import sys
 
-import pytest
-
 from dcse_tf.arguments import parse_flags
 from dcse_tf.data.corpus import read_sessions
 from dcse_tf.inspecting.corpus_report import InspectOptions
@@ -51,20 +49,14 @@ EXPECTED = {
 }
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """The exports, and what the page's programs make of them."""
-    folder = tmp_path_factory.mktemp("exports")
-    shutil.copytree(EXPORTS, folder, dirs_exist_ok=True)
-    (folder / "general").mkdir()
-    (folder / "slack.json").rename(folder / "general/2023-11-14.json")
+def test_every_command_gives_the_turns(tmp_path, monkeypatch):
+    """Those of the exports, and of what the page's programs make of them."""
+    shutil.copytree(EXPORTS, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "general").mkdir()
+    (tmp_path / "slack.json").rename(tmp_path / "general/2023-11-14.json")
     for program in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
-        subprocess.run([sys.executable, "-c", program], cwd=folder, check=True)
-    return folder
-
-
-def test_every_command_gives_the_turns(folder, monkeypatch):
-    monkeypatch.chdir(folder)
+        subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
+    monkeypatch.chdir(tmp_path)
     found = {}
     for command in re.findall("^dcse inspect_data (.*)$", PAGE, re.MULTILINE):
         options = parse_flags(InspectOptions, "inspect_data", shlex.split(command))

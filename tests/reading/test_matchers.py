@@ -48,15 +48,6 @@ def build(architecture, seed=3, dropout=0.0):
     return matcher
 
 
-def make_model(matcher):
-    """A functional model around a matcher, as the tasks build one."""
-    inputs = {
-        name: keras.Input((None,), dtype=value.dtype.name, name=name)
-        for name, value in make_table(ROWS).items()
-    }
-    return keras.Model(inputs, matcher(**inputs))
-
-
 @pytest.mark.parametrize("fill", [0, 1])
 def test_a_table_is_split_into_its_segments_and_joined_again(fill):
     segments = SegmentTables(
@@ -148,16 +139,21 @@ def test_esim_s_first_attention_finds_a_word_of_the_other_segment():
 
 @pytest.mark.slow
 def test_dropout_follows_from_seed_and_step():
-    model = make_model(build("dual_lstm", dropout=0.5))
+    table = make_table(ROWS)
+    inputs = {
+        name: keras.Input((None,), dtype=value.dtype.name, name=name)
+        for name, value in table.items()
+    }
+    model = keras.Model(inputs, build("dual_lstm", dropout=0.5)(**inputs))  # as tasks build one
 
     def run(seed, step, training=True):
         seed_dropout(model, seed, step)
-        return model(make_table(ROWS), training=training)["tokens"].numpy()
+        return model(table, training=training)["tokens"].numpy()
 
     np.testing.assert_array_equal(run(1, 2), run(1, 2))
     assert np.abs(run(1, 2) - run(1, 3)).max() > 0.01
     assert np.abs(run(1, 2) - run(2, 2)).max() > 0.01
-    plain = build("dual_lstm")(**make_table(ROWS))["tokens"]
+    plain = build("dual_lstm")(**table)["tokens"]
     np.testing.assert_array_equal(run(1, 2, training=False), plain)
 
 

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from tiny_bert import VOCABULARY, build_backbone, save_checkpoint
+from tiny_bert import VOCABULARY
 from tiny_reranker import expect_score, save_lstm_reranker, save_reranker
 
 import dcse_tf
@@ -149,10 +149,9 @@ def test_fingerprints_follow_what_is_computed(runs, rerankers, tmp_path):
     assert again.settings["first_tokens"] == 10
 
 
-def test_a_sentence_encoder_is_no_reranker_and_the_other_way_round(runs, tmp_path):
-    encoder = save_checkpoint(tmp_path / "encoder", build_backbone())
+def test_a_sentence_encoder_is_no_reranker_and_the_other_way_round(runs, model):
     with pytest.raises(InputError, match=r"^`path`=.*is a sentence encoder, not a re-ranker"):
-        dcse_tf.Reranker.load(encoder)
+        dcse_tf.Reranker.load(model)
     with pytest.raises(InputError, match=r"^`model`=.*is a re-ranker.*embeds no sentences"):
         dcse_tf.SentenceEncoder.load(runs[False])
 

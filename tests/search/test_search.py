@@ -171,18 +171,8 @@ DIALOGUE = "hello [EOT] where is my blue parcel [EOT]"
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_checkpoint(tmp_path_factory.mktemp("saved") / "model", build_backbone())
-
-
-@pytest.fixture(scope="module")
 def encoder(model):
     return SentenceEncoder.load(model)
-
-
-@pytest.fixture(scope="module")
-def reranker(tmp_path_factory):
-    return save_reranker(tmp_path_factory.mktemp("reranker") / "run")
 
 
 @pytest.fixture(scope="module")
@@ -254,8 +244,9 @@ def test_responses_are_found_behind_the_heads(config, model, encoder, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_embeddings_found_is_ordered_by_a_reranker(config, encoder, reranker):
+def test_what_embeddings_found_is_ordered_by_a_reranker(config, encoder, tmp_path):
     """The four nearest by the mean of the turns, and of these the three of highest score."""
+    reranker = save_reranker(tmp_path / "run")
     turns = ["hello", "where is my blue parcel"]
     mean = encoder.encode(turns).mean(axis=0, keepdims=True)
     cosines = scale(encoder.encode(DISTINCT)) @ scale(mean)[0]

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tiny_bert import build_backbone, save_checkpoint
 from written_dialogues import json_lines, make_dialogues
 
 from dcse_tf.data.corpus import PrepareOptions
@@ -37,11 +36,6 @@ def session():
     os.environ.setdefault("PYSPARK_SUBMIT_ARGS", flags)
     with connect("local[2]", "tests") as session:
         yield session
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_checkpoint(tmp_path_factory.mktemp("model") / "model", build_backbone())
 
 
 def _config(folder, model, **changes):

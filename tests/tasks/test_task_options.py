@@ -4,7 +4,7 @@ import math
 import types
 
 import pytest
-from train_options import make_options, resolve
+from train_options import resolve, tiny_options
 
 from dcse_tf.options import OptionError
 
@@ -48,7 +48,7 @@ REFUSED = [
     ({**SELECTION, "auxiliary": ("chess",)}, "auxiliary"),
     ({**SELECTION, "auxiliary": ("none", "consistency")}, "auxiliary"),
     ({**SELECTION, "auxiliary": ("none",), "auxiliary_weight": 0.5}, "auxiliary_weight"),
-    ({**SELECTION, "auxiliary": ("none",), "auxiliary_reads": "context"}, "auxiliary_reads"),
+    ({**SELECTION, "auxiliary": ("none",), "auxiliary_reads": "dialogue"}, "auxiliary_reads"),
     ({**SELECTION, "auxiliary": ("consistency",), "share_head": True}, "share_head"),
     ({**SELECTION, "auxiliary": ("restoration",), "consistency": "any"}, "consistency"),
     ({**SELECTION, "consistency": "pairs"}, "consistency"),
@@ -63,26 +63,22 @@ REFUSED = [
 ]
 
 
-def options(**flags):
-    return make_options(**{"data_dir": "data", "run_dir": "run", "encoder_size": "tiny", **flags})
-
-
 @pytest.mark.parametrize(("flags", "name"), REFUSED, ids=str)
 def test_what_cannot_be_is_refused_by_the_name_of_an_option(flags, name):
     with pytest.raises(OptionError, match=rf"^((give either )?`{name}`|unknown setting {name}\b)"):
-        options(**flags)
+        tiny_options(**flags)
 
 
 def test_segments_share_the_positions_of_the_encoder():
-    found = resolve(options(**SELECTION, max_response_tokens=40))
+    found = resolve(tiny_options(**SELECTION, max_response_tokens=40))
     assert (found.max_context_tokens, found.max_response_tokens) == (448, 40)
-    halves = options(**POST, pairs="pieces", max_context_tokens=101, max_response_tokens=50)
+    halves = tiny_options(**POST, pairs="pieces", max_context_tokens=101, max_response_tokens=50)
     assert halves.segment_tokens == (76, 75)
 
 
 def test_an_encoder_chosen_by_what_is_not_trained_is_told(caplog):
     for weight in (0.0, 1.0):
-        chosen = options(**CSE, cosine_weight=weight)
+        chosen = tiny_options(**CSE, cosine_weight=weight)
         encoder = types.SimpleNamespace(output_shape=(None, None, 128))
         chosen.list_terms(types.SimpleNamespace(options=chosen, encoder=encoder))
     (told,) = caplog.messages

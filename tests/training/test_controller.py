@@ -160,15 +160,15 @@ def test_an_evaluation_comes_before_the_checkpoint_of_its_step(tmp_path):
     assert checkpoints == [[], ["step-000000005"]]
 
 
-def _scores_by_step(trainer, by_step, metric="dev/score"):
-    """Dev scores of the steps, and the steps at which they were asked for."""
-    asked = []
+def _score(run_dir, by_step, trainer=None, by="dev/score", **settings):
+    """What a run with these dev scores ended with, and the steps at which they were asked for."""
+    trainer, asked = trainer or CountingTrainer(), []
 
     def evaluate():
         asked.append(trainer.step)
-        return {metric: by_step[trainer.step]}
+        return {by: by_step[trainer.step]}
 
-    return evaluate, asked
+    return _start(run_dir, trainer, evaluate, by=by, **settings), asked
 
 
 @pytest.mark.parametrize(
@@ -182,9 +182,7 @@ def _scores_by_step(trainer, by_step, metric="dev/score"):
     ],
 )
 def test_the_encoder_of_the_best_evaluation_is_kept(tmp_path, metric, by_step, best):
-    trainer = CountingTrainer()
-    evaluate, asked = _scores_by_step(trainer, by_step, metric)
-    outcome = _start(tmp_path, trainer, evaluate, by=metric, eval_every=5)
+    outcome, asked = _score(tmp_path, by_step, by=metric, eval_every=5)
     assert asked == [0, 5, 10, 15, 20]
     assert (tmp_path / "encoder/weight").read_text() == str(best)
     kept, start = {metric: by_step[best]}, {metric: by_step[0]}
@@ -240,7 +238,6 @@ def test_without_scores_the_last_encoder_is_kept(tmp_path):
 def _cut_off(run_dir, by_step, after):
     """A run that dies in the step after `after`, without a word."""
     trainer = CountingTrainer()
-    evaluate, _ = _scores_by_step(trainer, by_step)
     train = trainer.train
 
     def die(*arguments):
@@ -250,16 +247,14 @@ def _cut_off(run_dir, by_step, after):
 
     trainer.train = die
     with pytest.raises(KeyboardInterrupt):
-        _start(run_dir, trainer, evaluate, eval_every=5)
+        _score(run_dir, by_step, trainer, eval_every=5)
 
 
 def test_a_resumed_run_replaces_the_kept_encoder_by_a_better_one_alone(tmp_path):
     by_step = {0: 1.0, 5: 7.0, 10: 3.0, 15: 6.0, 20: 5.0}
     _cut_off(tmp_path, by_step, after=12)
     assert (tmp_path / "checkpoints/step-000000010").is_dir()
-    trainer = CountingTrainer()
-    evaluate, asked = _scores_by_step(trainer, by_step)
-    outcome = _start(tmp_path, trainer, evaluate, eval_every=5)
+    outcome, asked = _score(tmp_path, by_step, eval_every=5)
     assert asked == [15, 20]  # step 10 was evaluated before it was saved
     assert outcome.kept.step == 5
     assert (tmp_path / "encoder/weight").read_text() == "5"
@@ -270,11 +265,9 @@ def test_a_resumed_run_replaces_the_kept_encoder_by_a_better_one_alone(tmp_path)
 ], ids=["lost", "damaged", "all lost"])  # fmt: skip
 def test_a_kept_encoder_that_was_lost_is_replaced_also_at_the_end(tmp_path, caplog, harm):
     by_step = {0: 1.0, 10: 7.0, 20: 5.0}
-    trainer = CountingTrainer()
-    _start(tmp_path, trainer, _scores_by_step(trainer, by_step)[0])
+    _score(tmp_path, by_step)
     harm(tmp_path / "encoder")
-    trainer = CountingTrainer()
-    outcome = _start(tmp_path, trainer, _scores_by_step(trainer, by_step)[0])
+    outcome, _ = _score(tmp_path, by_step)
     assert outcome.kept == Kept(20, "dev/score", 5.0, 20, 5.0, {"dev/score": 5.0})
     assert (tmp_path / "encoder/weight").read_text() == "20"
     assert "the encoder that the run has kept is lost" in caplog.text
@@ -286,18 +279,15 @@ def test_a_kept_encoder_is_put_back_that_a_crash_left_while_it_was_replaced(tmp_
     _cut_off(tmp_path, by_step, after=12)
     encoder = tmp_path / "encoder"
     encoder.rename(marked(encoder, "previous"))
-    trainer = CountingTrainer()
-    evaluate, _ = _scores_by_step(trainer, {**by_step, 20: 3.0})
-    assert _start(tmp_path, trainer, evaluate).kept.step == 10
+    outcome, _ = _score(tmp_path, {**by_step, 20: 3.0})
+    assert outcome.kept.step == 10
     assert (encoder / "weight").read_text() == "10"
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoints", "encoder", "tensorboard"}
 
 
 def test_what_an_attempt_before_the_first_checkpoint_kept_does_not_count(tmp_path):
     _cut_off(tmp_path, {0: 99.0}, after=0)
-    trainer = CountingTrainer()
-    by_step = {0: 1.0, 10: 7.0, 20: 5.0}
-    outcome = _start(tmp_path, trainer, _scores_by_step(trainer, by_step)[0])
+    outcome, _ = _score(tmp_path, {0: 1.0, 10: 7.0, 20: 5.0})
     assert outcome.kept.step == 10
 
 

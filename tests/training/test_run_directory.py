@@ -4,7 +4,7 @@ import types
 
 import pytest
 import tensorflow as tf
-from train_options import make_options, resolve
+from train_options import resolve, tiny_options
 
 from dcse_tf.errors import InputError
 from dcse_tf.options import option
@@ -16,14 +16,9 @@ from dcse_tf.training.run_directory import begin_run, describe_inputs
 INPUTS = {"the corpus": "a" * 64, "the encoder's model.safetensors": "b" * 64}
 
 
-def _config(run_dir, **changes):
-    settings = {"data_dir": "data", "encoder_size": "tiny", "run_dir": str(run_dir)}
-    return make_options(**{**settings, **changes})
-
-
 def _begin(run_dir, inputs=INPUTS, **changes):
     """Begins a run as `train` does: the settings given, and those filled in."""
-    given = _config(run_dir, **changes)
+    given = tiny_options(run_dir=str(run_dir), **changes)
     return begin_run(resolve(given), given, inputs)
 
 
@@ -82,7 +77,7 @@ CHANGES = {
 def test_a_changed_option_is_refused_or_taken_as_it_says(tmp_path, name, value, resume):
     _begin(tmp_path)
     _save_checkpoint(tmp_path)
-    assert _config(tmp_path).fields()[name].metadata["resume"] == resume
+    assert tiny_options().fields()[name].metadata["resume"] == resume
     if resume == "same":
         before = _read(tmp_path)
         said = rf"config\.json: .*`{name}`: {value} \(was {before[name]}\)"

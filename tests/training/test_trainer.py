@@ -127,16 +127,13 @@ def test_seed_step_layer_and_replica_decide_the_dropout_masks(data_dir):
     assert len(set(every)) == len(every) == 2 * 2 * 2 * (2 * 3 + 1)
 
 
-def _variables(trainer):
-    """All but the states of the dropouts, which a checkpoint need not have."""
-    every = (*trainer.model.variables, *trainer.optimizer.variables)
-    return [variable for variable in every if "seed_generator" not in variable.path]
-
-
 def test_steps_are_the_same_whether_a_run_was_resumed_before_them(data_dir):
     """Those of a training that has drawn other masks since, and whose state is put back."""
     training = _build(data_dir, "dialogue_cse", 1, dropout=0.3)
-    train, variables = training.trainer.train, _variables(training.trainer)
+    trainer, train = training.trainer, training.trainer.train
+    # All but the states of the dropouts, which a checkpoint need not have.
+    every = (*trainer.model.variables, *trainer.optimizer.variables)
+    variables = [variable for variable in every if "seed_generator" not in variable.path]
     train(training.batches(), 2)
     saved = [variable.numpy() for variable in variables]
     train(training.batches(2), 2)

@@ -67,14 +67,6 @@ def _two():
     return name_lost_workers(Worker(0, 2))
 
 
-def _build(data_dir, **values):
-    """A training on two devices."""
-    settings = {"encoder_size": "tiny", "global_batch_size": 8, "logical_cpus": 2}
-    return build_training(
-        make_options(data_dir=str(data_dir), run_dir="unused", **settings, **values)
-    )
-
-
 @pytest.mark.parametrize(("index", "own"), [(0, range(2)), (1, range(2, 4))])
 def test_each_worker_has_replicas_of_its_own(index, own):
     """Of the four of two workers; a worker alone has all."""
@@ -92,7 +84,9 @@ _TASKS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("task", _TASKS)
 def test_a_worker_makes_the_batches_of_its_own_replicas(data_dir, task):
-    training = _build(data_dir, task=task, **_TASKS[task])
+    settings = {"encoder_size": "tiny", "global_batch_size": 8, "logical_cpus": 2, **_TASKS[task]}
+    options = make_options(task=task, data_dir=str(data_dir), run_dir="unused", **settings)
+    training = build_training(options)  # on two devices
     whole = list(training.dataset().take(4))
 
     for index in range(2):
