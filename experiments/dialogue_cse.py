@@ -185,7 +185,7 @@ class Experiment(report.Experiment):
             f"scores/{self._half}/{place}",
             "evaluate",
             "results.json",
-            *(f"--model={model}", f"--pooling={'mean' if row.fit else row.pooling}"),
+            *(f"--model={model}", "" if row.fit else f"--pooling={row.pooling}"),
             *(f"--{kind}={file}" for kind, file in zip(("retrieval", "sts"), corpus.sets)),
             *(f"--half={self._half}", "--output="),
         )
@@ -204,7 +204,7 @@ class Experiment(report.Experiment):
         # Splits depend on a hash of a dialogue's name, so a smaller share is part of a larger one.
         given = (f"--encoder={encoder}", f"--data_dir={self._add_data(corpus, share)}")
         seeded = f"--seed={seed}" if row.seeded else ""
-        steps = f"--steps={options.steps}"
+        steps = f"--steps={options.steps}" if options.size == "small" else ""
         if row.fit:
             kind = (f"--kind={row.fit}", f"--pooling={row.pooling}")
             output = (*kind, steps if row.fit == "flow" else "", seeded, *given, "--output_dir=")

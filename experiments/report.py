@@ -98,7 +98,7 @@ class Experiment(Plan):
 def list_scores(seeds: Seeds, files: Sequence[str]) -> dict[str, list[Result]]:
     """Score -> the result of each seed that has it, of the sets in some files.
 
-    Shown are R@1, MRR, MAP and the correlation; of groups of candidates also R@2 and R@5.
+    Shown are R@1, MRR, MAP and the correlation; of groups of candidates also R@2, R@5 and R_2@1.
 
     Raises:
         ExperimentError: seeds were scored on different sets.
@@ -111,7 +111,7 @@ def list_scores(seeds: Seeds, files: Sequence[str]) -> dict[str, list[Result]]:
             if files and end not in [pathlib.Path(file).parts[-3:] for file in files]:
                 continue
             ends = ("r1", "mrr", "map", "spearman")
-            ends += ("r2", "r5") if "candidates" in result["task"] else ()
+            ends += ("r2", "r5", "r1_of_2") if "candidates" in result["task"] else ()
             for name in result["scores"]:
                 if not name.startswith("chance_") and name.endswith(ends) and "role" not in name:
                     scores.setdefault(name, []).append(result)

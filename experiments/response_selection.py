@@ -56,7 +56,7 @@ class Row:
 
 _NEXT = ("--pairs=utterance",)
 _SPEAKERS = ("--speaker_embeddings",)
-_LATER_CODE = ("--share_head", "--auxiliary_reads=context", "--consistency=any")
+_LATER_CODE = ("--share_head", "--consistency=any")
 _EMBEDDING = {"architecture": "embedding", "model": "embedding"}
 ROWS = {
     "bert": Row("BERT"),
@@ -137,8 +137,8 @@ class Size:
     # Dialogues a step; each gives a pair with its own response and a pair with another one, so 16
     # dialogues are the paper's 32 pairs.
     sessions: int
-    # Steps of every model's own training and of each post-training; None for the tasks' defaults
-    # of 10 epochs.
+    # Steps of every model's own training and of each post-training; None for the tasks' default
+    # epochs, in which dev dialogues are scored as often as by default.
     steps: int | None
     post_steps: int | None
     evaluations: int  # how often dev dialogues are scored, in post-training too
@@ -229,12 +229,14 @@ class Experiment(report.Experiment):
         """Adds the scoring of a row on "FORMAT:FILE"; returns the path of the results."""
         model = self._add_model(corpus, row.model or name, row, seed)
         form, _, file = groups.partition(":")
+        # Embeddings are averaged over as many turns as they were trained with.
+        turns = 3 if row.architecture == "embedding" else self._size.context_turns
         return self.add(
             f"scores/{corpus.name}/{kind}/{row.model or name}-seed{seed}",
             "evaluate",
             "results.json",
             *(f"--model={model}", f"--candidates_file={file}", f"--candidates_format={form}"),
-            *(f"--candidates_turns={self._size.context_turns}", "--output="),
+            *(f"--candidates_turns={turns}", "--output="),
         )
 
     def _add_model(self, corpus: Corpus, name: str, row: Row, seed: int) -> str:
@@ -293,9 +295,7 @@ class Experiment(report.Experiment):
         )
 
     def describe_learning(self) -> Iterator[str]:
-        """What each model scored on dev dialogues by steps, and where each task ended, beside what
-        is reached without reading; means over seeds.
-        """
+        """What models scored on dev dialogues by steps, and where tasks ended; means over seeds."""
         models: dict[str, list[dict[str, dict[int, float]]]] = {}
         for run in self.runs.values():
             if run.job == "train" and self.state(run) == "done":
