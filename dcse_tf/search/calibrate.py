@@ -15,7 +15,7 @@ import scipy
 
 from dcse_tf.bert.encoder_options import EncoderOptions, ModelOptions
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
-from dcse_tf.evaluation.bootstrap import difference
+from dcse_tf.evaluation.bootstrap import difference, holm
 from dcse_tf.evaluation.evaluate import check_drawing, draw_samples
 from dcse_tf.evaluation.metrics import PROJECTED, RERANKER, recall_at
 from dcse_tf.evaluation.response_selection import Sample, score_by_embeddings, score_by_reranker
@@ -89,8 +89,8 @@ def calibrate(options: CalibrateOptions) -> str:
         sums = [part @ shares for shares in ((weight, 1.0), *alone.values())]
         together, *each = [{"r1": 100 * np.array([recall_at(1, row) for row in x])} for x in sums]
         lines.append(f"{path}: R@1 of {options.candidates} {together['r1'].mean():.1f}")
-        for way, recall in zip(alone, each, strict=True):
-            p_value = difference(recall, together, "r1").p_value
+        p_values = holm([difference(recall, together, "r1").p_value for recall in each])
+        for way, recall, p_value in zip(alone, each, p_values, strict=True):
             lines[-1] += f", {recall['r1'].mean():.1f}{way} (p {p_value:.2g})"
         lines.append("  at most   score above   wrong answers given   right answers given")
         true, *others = sums[0].T
