@@ -70,7 +70,7 @@ BUDGETS = {
     "spark": 352,
     "tasks": 1887,
     "training": 1556,
-    "tests": 17825,
+    "tests": 17709,
     "experiments": 2980,
     "docs": 2195,
 }
