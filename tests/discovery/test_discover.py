@@ -133,12 +133,14 @@ def test_the_same_input_gives_the_same_bytes(report, model, tmp_path):
 
 
 def test_all_turns(model, tmp_path):
-    folder, found = discover(model, tmp_path, make_dialogues(COUNTS), "--turns=all", "--clusters=4")
+    _, found = discover(model, tmp_path, make_dialogues(COUNTS), "--turns=all", "--clusters=4")
+    assert {name: record["turns"] for name, record in found.items()} == COUNTS | {"thanks": 75}
+    assert found["thanks"]["answers"] == []
+    flags = ("--turns=all", "--clusters=3")  # one of two things is less sharp
+    folder, found = discover(model, tmp_path, make_dialogues(COUNTS), *flags, output="fewer")
     summary = json.loads((folder / "report.json").read_text())
     by_turns = sum(x["sharpness"] * x["turns"] for x in found.values()) / 150
     assert summary["sharpness"] == pytest.approx(by_turns, abs=0.001)
-    assert {name: record["turns"] for name, record in found.items()} == COUNTS | {"thanks": 75}
-    assert found["thanks"]["answers"] == []
 
 
 def test_the_turns_around_tell_what_is_meant(model, tmp_path):
