@@ -202,6 +202,7 @@ def test_the_batch_and_the_rows_must_fit_the_corpus():
 
 def test_scores_that_a_run_has_may_choose_its_best_encoder():
     for task in ("dialogue_cse", "siamese_single", "siamese_multi", "simcse", "mlm"):
+        assert tiny_options(task=task)
         assert tiny_options(task=task, dev_samples=0)  # there is no score, and none is looked for
         assert tiny_options(task=task, dev_retrieval="r", best_metric="dev/map")
         assert tiny_options(task=task, dev_sts="s", dev_samples=0, best_metric="dev/spearman")
