@@ -37,6 +37,7 @@ _GROUPS = {
     "test": "groups of candidates, test file",
 }
 _BINS = 4  # of figure 3
+_EMBEDDING_TURNS = 3  # before a response, over which embeddings are averaged, trained and scored
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,8 +230,7 @@ class Experiment(report.Experiment):
         """Adds the scoring of a row on "FORMAT:FILE"; returns the path of the results."""
         model = self._add_model(corpus, row.model or name, row, seed)
         form, _, file = groups.partition(":")
-        # Embeddings are averaged over as many turns as they were trained with.
-        turns = 3 if row.architecture == "embedding" else self._size.context_turns
+        turns = _EMBEDDING_TURNS if row.architecture == "embedding" else self._size.context_turns
         return self.add(
             f"scores/{corpus.name}/{kind}/{row.model or name}-seed{seed}",
             "evaluate",
@@ -242,9 +242,9 @@ class Experiment(report.Experiment):
     def _add_model(self, corpus: Corpus, name: str, row: Row, seed: int) -> str:
         size, encoder = self._size, self.options.encoder
         if row.architecture == "embedding":
-            # Each step uses every turn of 20 dialogues as a response.
             flags = ["--preset=recommended", "--context_side=before", "--negatives=all"]
-            flags += [f"--learning_rate={size.rate}", f"--encoder={encoder}"]
+            flags += [f"--context_turns={_EMBEDDING_TURNS}", f"--learning_rate={size.rate}"]
+            flags.append(f"--encoder={encoder}")
         else:
             flags = [
                 *("--task=response_selection", f"--auxiliary={','.join(row.auxiliary) or 'none'}"),
