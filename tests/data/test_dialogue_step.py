@@ -21,15 +21,16 @@ def windows(dialogues):
     return read(dialogues, tf.ragged.range(dialogues.starts, dialogues.ends))
 
 
-def draw_in_a_graph(features, source):
-    return tf.function(lambda seed: draw_dialogue(features, seed, source))
+def draw_often(features, context_turns, times):
+    """The dialogues that a session gives under so many seeds."""
+    source = DialogueSource(context_turns, RULE)
+    draw = tf.function(lambda seed: draw_dialogue(features, seed, source))
+    return (draw(tf.constant([seed, 0], tf.int64)) for seed in range(times))
 
 
 def test_a_dialogue_is_a_run_of_turns_that_ends_with_its_response():
     lengths, last, differ = collections.Counter(), collections.Counter(), 0
-    draw = draw_in_a_graph(session(1, 6), DialogueSource(3, RULE))
-    for seed in range(60):
-        drawn = draw(tf.constant([seed, 0], tf.int64))
+    for drawn in draw_often(session(1, 6), 3, times=60):
         texts = drawn["token_ids"].values.numpy().tolist()
         assert texts == list(range(texts[0], texts[0] + len(texts)))
         assert 2 <= len(texts) <= 4  # a context of 1 to 3 turns
@@ -53,9 +54,7 @@ def test_a_dialogue_is_a_run_of_turns_that_ends_with_its_response():
 
 def test_half_of_the_dialogues_lose_a_piece_and_either_is_as_often_the_one():
     counts = collections.Counter()
-    draw = draw_in_a_graph(session(1, 6), DialogueSource(3, RULE))
-    for seed in range(400):
-        drawn = draw(tf.constant([seed, 1], tf.int64))
+    for drawn in draw_often(session(1, 6), 3, times=400):
         counts[bool(drawn["right"]), bool(drawn["replaced"])] += 1
     # Four standard deviations of 400 draws with probability 1/4.
     assert len(counts) == 4
@@ -64,9 +63,7 @@ def test_half_of_the_dialogues_lose_a_piece_and_either_is_as_often_the_one():
 
 def test_a_pair_is_of_one_speaker_and_two_texts():
     found, speakers = set(), [0, 1, 1, 0, 1]
-    draw = draw_in_a_graph(session(1, 5, speakers), DialogueSource(9, RULE))
-    for seed in range(300):
-        drawn = draw(tf.constant([seed, 0], tf.int64))
+    for drawn in draw_often(session(1, 5, speakers), 9, times=300):
         first, second = drawn["pair"].numpy().tolist()
         if len(drawn["utterances"]) == 5:
             found.add((first, second))
@@ -80,9 +77,7 @@ def test_a_pair_is_of_one_speaker_and_two_texts():
 
 
 def test_equal_texts_and_lonely_speakers_make_no_pair():
-    draw = draw_in_a_graph(session(1, 3, [0, 1, 0], [9, 8, 9]), DialogueSource(9, RULE))
-    for seed in range(10):
-        repeated = draw(tf.constant([seed, 0], tf.int64))
+    for repeated in draw_often(session(1, 3, [0, 1, 0], [9, 8, 9]), 9, times=10):
         assert repeated["pair"].numpy().tolist() == [-1, -1]
 
 

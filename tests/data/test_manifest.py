@@ -49,12 +49,9 @@ def change(folder, **changes):
     path.write_text(json.dumps(content))
 
 
-def test_a_manifest_survives_its_file(folder):
+def test_a_manifest_survives_its_file_and_another_tokenizer_is_refused(folder):
     assert read_manifest(folder) == make_manifest()
     assert read_manifest(folder, "tokenizer") == make_manifest()
-
-
-def test_another_tokenizer_is_refused(folder):
     with pytest.raises(InputError, match=r"manifest\.json: .*casing or prefix \('query: '\)"):
         read_manifest(folder, "other")
 

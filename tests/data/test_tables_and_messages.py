@@ -8,6 +8,7 @@ import random
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from written_dialogues import write_lines
 
 from dcse_tf.data.corpus import CorpusOptions, read_raw_sessions
 from dcse_tf.data.dialogue import Session, Utterance
@@ -18,18 +19,8 @@ TURNS = {"session_id": ["s", "t", "s"], "role": ["a", "a", "b"], "text": ["hi", 
 SESSIONS = {"s": [("a", "hi"), ("b", "ho\nho")], "t": [("a", "你好")]}
 
 
-def write_csv(path, *lines, end="\n", encoding="utf-8"):
-    path.write_bytes("".join(f"{line}{end}" for line in lines).encode(encoding))
-    return path
-
-
 def write_parquet(path, columns, **settings):
     pq.write_table(pa.table(columns), path, **settings)
-    return path
-
-
-def write_json(path, *values):
-    path.write_text("".join(json.dumps(value) + "\n" for value in values), encoding="utf-8")
     return path
 
 
@@ -59,8 +50,8 @@ def test_delimiters_and_marks_of_encodings_are_found_out(tmp_path, sign, encodin
     """Quoted fields hold delimiters, quotes and line ends; other columns are not read."""
     lines = ['text,session_id,"role",more', "hi,s,a,1", '"你好,;\t|",t,a,2']
     lines.append('"he ""said\r\nit""",s, b ,3')
-    path = write_csv(
-        tmp_path / "a", *(line.replace(",", sign) for line in lines), end="\r\n", encoding=encoding
+    path = write_lines(
+        tmp_path / "a", *(line.replace(",", sign) + "\r" for line in lines), encoding=encoding
     )
     said = {
         "s": [("a", "hi"), ("b", 'he "said\r\nit"')],
@@ -70,7 +61,7 @@ def test_delimiters_and_marks_of_encodings_are_found_out(tmp_path, sign, encodin
 
 
 def test_the_delimiter_is_that_with_the_known_columns(tmp_path):
-    path = write_csv(tmp_path / "a.csv", "session_id;role;text;a,b,c,d,e", "s;u;hi, you;x")
+    path = write_lines(tmp_path / "a.csv", "session_id;role;text;a,b,c,d,e", "s;u;hi, you;x")
     assert read(path)[0] == {"s": [("u", "hi, you")]}
 
 
@@ -81,7 +72,7 @@ def test_rows_are_gathered_over_files_and_sorted_by_time(tmp_path):
     lines = [f"{session},u,{text},{time}" for session, time, text in rows]
     header = "session_id,role,text,time"
     parts = {"a.csv": lines[:100], "b.csv": lines[100:]}
-    paths = [write_csv(tmp_path / name, header, *own) for name, own in parts.items()]
+    paths = [write_lines(tmp_path / name, header, *own) for name, own in parts.items()]
     ordered = sorted(rows, key=lambda row: (row[0], row[1]))
     found = texts(*paths)
     assert [(name, text) for name, own in found.items() for text in own] == [
@@ -103,7 +94,7 @@ def test_rows_are_gathered_over_files_and_sorted_by_time(tmp_path):
 def test_times_are_put_in_order(tmp_path, times):
     for order in ((0, 1, 2), (2, 1, 0)):
         lines = [f'1,u,{place},"{times[place]}"' for place in order]
-        path = write_csv(tmp_path / "a.csv", "session_id,role,text,time", *lines)
+        path = write_lines(tmp_path / "a.csv", "session_id,role,text,time", *lines)
         assert texts(path) == {"1": ["0", "1", "2"]}
     assert reading.parse_time("1970-01-01T01:00:00.000001+01:00") == ("a time with its zone", 1e-6)
     with pytest.raises(ValueError, match="2017-10-31 22:10:47, found 'Oct 31, 2017 1:10 PM'"):
@@ -137,13 +128,13 @@ def test_a_row_that_cannot_be_used_is_bad(tmp_path, row):
     ],
 )
 def test_a_header_without_the_columns_is_refused(tmp_path, header, columns, named):
-    path = write_csv(tmp_path / "a.csv", header, "1,2,3")
+    path = write_lines(tmp_path / "a.csv", header, "1,2,3")
     with pytest.raises(InputError, match=rf"a\.csv:1: .*{named}"):
         read(path, columns=columns, limit=9)
 
 
 def test_without_roles_speakers_alternate_if_asked(tmp_path):
-    path = write_csv(tmp_path / "a.csv", "session_id,text", "1,hi", "1,ho")
+    path = write_lines(tmp_path / "a.csv", "session_id,text", "1,hi", "1,ho")
     assert read(path, alternate_roles=True)[0] == {"1": [("", "hi"), ("", "ho")]}
     refused = pytest.raises(InputError, match="session '1' have no roles; `alternate_roles`")
     with refused:
@@ -243,14 +234,14 @@ def test_lists_without_roles_are_read_where_they_alternate(tmp_path, content):
 
 def test_who_is_silent_is_left_out_unless_only_two_speak(tmp_path):
     two = [{"role": "system", "content": "x"}, {"role": "user", "content": "y"}]
-    path = write_json(tmp_path / "f", {"turns": two})
+    path = write_lines(tmp_path / "f", json.dumps({"turns": two}))
     assert read(path, format="messages")[0] == {"f-1": [("system", "x"), ("user", "y")]}
 
 
 def test_keys_with_other_names(tmp_path):
     value = {"key": 3, "log": [{"who": 5, "body": "hi", "tags": ["greet"], "role": "x"}]}
     columns = ("session_id:key", "turns:log", "role:who", "text:body", "intents:tags")
-    path = write_json(tmp_path / "f", value)
+    path = write_lines(tmp_path / "f", json.dumps(value))
     options = CorpusOptions(format="messages", input=(str(path),), columns=columns)
     (found,) = read_raw_sessions(options, options.count_bad_lines())
     assert found == Session("3", (Utterance("5", "hi", ("greet",)),))
@@ -275,7 +266,7 @@ def test_keys_with_other_names(tmp_path):
 def test_a_dialogue_of_another_form_is_bad_and_the_others_are_read(tmp_path, value, columns):
     keys = dict(entry.split(":") for entry in columns)
     good = {keys.get("turns", "messages"): [{"role": "a", "content": "x"}], "key": "k"}
-    path = write_json(tmp_path / "f", good, value)
+    path = write_lines(tmp_path / "f", json.dumps(good), json.dumps(value))
     with pytest.raises(InputError, match=f"^{path}:2: "):
         read(path, format="messages", columns=columns)
     found, bad = read(path, format="messages", limit=1, columns=columns)

@@ -6,6 +6,7 @@ import types
 
 import numpy as np
 import pytest
+from written_dialogues import write_lines
 
 import dcse_tf
 from dcse_tf.cli.commands import main
@@ -52,9 +53,8 @@ def model(tmp_path_factory):
 
 
 def discover(model, folder, dialogues, *flags, output="report"):
-    lines = [json.dumps(dialogue) + "\n" for dialogue in dialogues]
-    (folder / "in.jsonl").write_text("".join(lines))
-    given = (f"--model={model}", "--format=jsonl", f"--input={folder}/in.jsonl")
+    path = write_lines(folder / "in.jsonl", *map(json.dumps, dialogues))
+    given = (f"--model={model}", "--format=jsonl", f"--input={path}")
     main(["discover", *given, f"--output_dir={folder}/{output}", "--min_words=4", *flags])
     report = folder / output
     records = [json.loads(line) for line in (report / "clusters.jsonl").read_text().splitlines()]
@@ -90,17 +90,13 @@ def test_requests_are_counted_and_answered(report):
     assert summary["left_out"]["sessions_without_such_a_turn"] == 1
 
 
-def test_every_turn_has_a_line(report):
+def test_every_turn_has_a_line_and_every_cluster_a_section_and_an_intent(report):
     folder, found = report
     header, *rows = [line.split("\t") for line in (folder / "turns.tsv").read_text().splitlines()]
     assert header == ["session", "turn", "cluster", "similarity", "text"]
     assert len(rows) == 75
     assert {row[1] for row in rows} == {"2"}
     assert all(row[2] == str(found[row[4].split()[-1]]["id"]) for row in rows)
-
-
-def test_the_page_and_the_retrieval_set(report):
-    folder, found = report
     page = (folder / "report.html").read_text()
     assert page.count("<section") == page.count("<circle") == 3
     assert all(f'href="#c{record["id"]}"' in page for record in found.values())
@@ -248,9 +244,8 @@ def test_one_session_and_equal_texts(model, tmp_path, count):
 
 
 def test_from_python(model, tmp_path):
-    lines = [json.dumps(dialogue) + "\n" for dialogue in make_dialogues(COUNTS)]
-    (tmp_path / "in.jsonl").write_text("".join(lines))
-    files = {"input": tmp_path / "in.jsonl", "output_dir": tmp_path / "report"}
+    path = write_lines(tmp_path / "in.jsonl", *map(json.dumps, make_dialogues(COUNTS)))
+    files = {"input": path, "output_dir": tmp_path / "report"}
     table = dcse_tf.discover(model=model, format="jsonl", min_words=4, **files)
     records = table if isinstance(table, list) else table.to_dict("records")
     assert [record["turns"] for record in records] == [30, 25, 20]

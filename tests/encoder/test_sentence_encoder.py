@@ -27,13 +27,8 @@ RESPONSES = ["it left today", "i want a refund for the blue cup", "好的", "it 
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return save_checkpoint(tmp_path_factory.mktemp("saved") / "model", build_backbone())
-
-
-@pytest.fixture(scope="module")
-def encoder(folder):
-    return dcse_tf.SentenceEncoder.load(folder)
+def encoder(model):
+    return dcse_tf.SentenceEncoder.load(model)
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +50,8 @@ def alone(bert):
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 12, 30, 4096])
-def test_embeddings_are_those_of_each_text_alone(folder, expected, batch_tokens):
-    encoder = dcse_tf.SentenceEncoder.load(folder, batch_tokens=batch_tokens)
+def test_embeddings_are_those_of_each_text_alone(model, expected, batch_tokens):
+    encoder = dcse_tf.SentenceEncoder.load(model, batch_tokens=batch_tokens)
     found = encoder.encode(TEXTS)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, atol=1e-5)
@@ -82,57 +77,57 @@ def test_normalized_embeddings_have_length_one_and_the_same_direction(encoder, e
     np.testing.assert_allclose(found, expected / lengths, atol=1e-5)
 
 
-def test_settings_reach_the_encoder(folder, alone):
+def test_settings_reach_the_encoder(model, alone):
     text = "i want a refund for the blue cup"
-    by_cls = dcse_tf.SentenceEncoder.load(folder, pooling="cls").encode(text)
+    by_cls = dcse_tf.SentenceEncoder.load(model, pooling="cls").encode(text)
     np.testing.assert_allclose(by_cls, alone(text)[0], atol=1e-5)
     # [CLS] i want [SEP]: a long sentence keeps its end.
-    short = dcse_tf.SentenceEncoder.load(folder, max_sequence_length=4).encode(text)
+    short = dcse_tf.SentenceEncoder.load(model, max_sequence_length=4).encode(text)
     np.testing.assert_allclose(short, reference.mean_of_rows(alone("i want")), atol=1e-5)
-    prefixed = dcse_tf.SentenceEncoder.load(folder, prefix="where is ").encode("my parcel")
+    prefixed = dcse_tf.SentenceEncoder.load(model, prefix="where is ").encode("my parcel")
     whole = reference.mean_of_rows(alone("where is my parcel"))
     np.testing.assert_allclose(prefixed, whole, atol=1e-5)
-    near = dcse_tf.SentenceEncoder.load(folder, compute_dtype="bfloat16").encode(text)
+    near = dcse_tf.SentenceEncoder.load(model, compute_dtype="bfloat16").encode(text)
     assert 1 > reference.cosine(near, reference.mean_of_rows(alone(text))) > 0.99
 
 
-def test_pooling_and_prefix_are_the_models_own_unless_others_are_asked_for(folder, tmp_path):
+def test_pooling_and_prefix_are_the_models_own_unless_others_are_asked_for(model, tmp_path):
     """Of a sentence-transformers folder that pools by [CLS], an explicit mean is a mean."""
-    other = shutil.copytree(folder, tmp_path / "other")
+    other = shutil.copytree(model, tmp_path / "other")
     write_modules(other, SentenceModules("cls"), DIM)
     write_prefix(other, "my ")
     own = dcse_tf.SentenceEncoder.load(other)
-    given = dcse_tf.SentenceEncoder.load(folder, pooling="cls", prefix="my ")
+    given = dcse_tf.SentenceEncoder.load(model, pooling="cls", prefix="my ")
     assert own.settings == given.settings
     np.testing.assert_array_equal(own.encode(TEXTS), given.encode(TEXTS))
     mean = dcse_tf.SentenceEncoder.load(other, pooling="mean")
     assert np.abs(mean.encode(TEXTS) - own.encode(TEXTS)).max() > 1e-2
 
 
-def test_the_first_dimensions_are_those_of_the_whole_embedding(folder, encoder):
-    short = dcse_tf.SentenceEncoder.load(folder, truncate_dim=8)
+def test_the_first_dimensions_are_those_of_the_whole_embedding(model, encoder):
+    short = dcse_tf.SentenceEncoder.load(model, truncate_dim=8)
     assert (short.dim, short.settings["truncate_dim"]) == (8, 8)
     np.testing.assert_array_equal(short.encode(TEXTS), encoder.encode(TEXTS)[:, :8])
     # By token embeddings, which are whole.
     np.testing.assert_array_equal(
         *(each.similarity(["ok"], RESPONSES) for each in (short, encoder))
     )
-    same = dcse_tf.SentenceEncoder.load(folder, truncate_dim=DIM)
+    same = dcse_tf.SentenceEncoder.load(model, truncate_dim=DIM)
     assert same.fingerprint() == encoder.fingerprint() != short.fingerprint()
 
 
-def test_the_fingerprint_is_of_what_is_computed(folder, encoder, tmp_path):
-    def fingerprint(model, **settings):
-        return dcse_tf.SentenceEncoder.load(model, **settings).fingerprint()
+def test_the_fingerprint_is_of_what_is_computed(model, encoder, tmp_path):
+    def fingerprint(folder, **settings):
+        return dcse_tf.SentenceEncoder.load(folder, **settings).fingerprint()
 
     own = encoder.fingerprint()
-    copy = shutil.copytree(folder, tmp_path / "copy")
+    copy = shutil.copytree(model, tmp_path / "copy")
     (copy / "training.json").write_text('{"step": 3}')  # where it comes from
     assert fingerprint(copy, pooling="mean", max_sequence_length=128) == own
-    assert fingerprint(folder, pooling="cls") != own
-    assert fingerprint(folder, max_sequence_length=64) != own
+    assert fingerprint(model, pooling="cls") != own
+    assert fingerprint(model, max_sequence_length=64) != own
     assert fingerprint(save_checkpoint(tmp_path / "other", build_backbone(seed=9))) != own
-    (copy / "vocab.txt").write_text((folder / "vocab.txt").read_text().replace("parcel", "letter"))
+    (copy / "vocab.txt").write_text((model / "vocab.txt").read_text().replace("parcel", "letter"))
     assert fingerprint(copy) != own
 
 
@@ -149,8 +144,8 @@ def test_an_encoder_follows_its_weights_and_has_no_dropout():
         encoder.fingerprint()
 
 
-def test_truncated_texts_are_counted_once_a_call(folder, caplog):
-    encoder = dcse_tf.SentenceEncoder.load(folder, max_sequence_length=6)
+def test_truncated_texts_are_counted_once_a_call(model, caplog):
+    encoder = dcse_tf.SentenceEncoder.load(model, max_sequence_length=6)
     # Six tokens are all that there is room for: [CLS], four words, [SEP].
     long = ["i want a refund for", "where is my parcel ok"]
     encoder.encode([*long, "i want a refund", long[0]])
@@ -186,15 +181,15 @@ def test_many_contexts_are_scored_as_each_alone(encoder):
     np.testing.assert_allclose(parts, expected[:2], atol=1e-6)
 
 
-def test_turn_attention_is_heeded_and_blank_texts_are_no_turns(folder, tmp_path):
-    other = shutil.copytree(folder, tmp_path / "other")
+def test_turn_attention_is_heeded_and_blank_texts_are_no_turns(model, tmp_path):
+    other = shutil.copytree(model, tmp_path / "other")
     attention = build_turn_attention("attention", DIM, 5)
     for variable in attention.variables:
         variable.assign(30 * variable)
     write_matching(other, attention)
     scores = []
-    for model in (folder, other):
-        encoder = dcse_tf.SentenceEncoder.load(model)
+    for folder in (model, other):
+        encoder = dcse_tf.SentenceEncoder.load(folder)
         plain = encoder.similarity(["where is my parcel", "ok"], RESPONSES[:2])
         found = encoder.similarity(
             [" \u3000", "where is my parcel", "", "ok\n", "\0"],
@@ -258,9 +253,9 @@ def test_contexts_and_responses_that_do_not_fit_are_refused(encoder, context, re
     ({"truncate_dim": DIM + 1}, "truncate_dim"), ({"projection": "context"}, "projection"),
     ({"model": "./nothing"}, "model"),
 ], ids=str)  # fmt: skip
-def test_settings_that_cannot_be_are_refused(folder, settings, option):
+def test_settings_that_cannot_be_are_refused(model, settings, option):
     with pytest.raises(ValueError, match=f"^`{option}`="):
-        dcse_tf.SentenceEncoder.load(**{"model": folder, **settings})
+        dcse_tf.SentenceEncoder.load(**{"model": model, **settings})
 
 
 def test_the_first_dimensions_are_of_length_one_and_have_no_heads():

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 from texts_of_all_scripts import TEXTS
 from tiny_bert import build_backbone, save_checkpoint
-from tiny_checkpoints import prepare_for, train_byte_pairs, train_pieces, write_weights
+from tiny_checkpoints import prepare_for, save_start
 from tiny_reranker import save_reranker
 
 import dcse_tf
-from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.evaluation.report import read_results
 
 pytestmark = pytest.mark.slow
@@ -57,7 +56,7 @@ except dcse_tf.InputError as error:
 # Without those that SentencePiece can split in two equally likely ways, such as "…" into dots.
 LINES = [text for text in TEXTS if 0 < len(text) < 70 and not set(text) & set("\n\r…ⅷ")]
 LINES += ["where is my parcel", "thanks for the blue cup " * 9, "hi [SEP] there <s>", "ok ok"]
-TRAINED = {"byte pairs": (train_byte_pairs, "roberta"), "pieces": (train_pieces, "xlm-roberta")}
+TRAINED = {"byte pairs": "roberta", "pieces": "xlm-roberta"}
 
 
 @pytest.fixture(scope="module")
@@ -70,10 +69,8 @@ def root(dialogues_file, tmp_path_factory):
         if kind == "wordpiece":
             save_checkpoint(model, build_backbone())
         else:
-            model.mkdir()
-            train, family = TRAINED[kind]
-            train(model, [*LINES, *dialogues_file.read_text().splitlines()] * 3, 400)
-            write_weights(model, family, entries=len(read_vocabulary(model).tokens))
+            texts = [*LINES, *dialogues_file.read_text().splitlines()] * 3
+            save_start(model, TRAINED[kind], texts)
         data_dir = prepare_for(model, dialogues_file, root / kind)
         static = {"data_dir": data_dir}
         for form, options in {"onnx": {}, "static": static}.items():

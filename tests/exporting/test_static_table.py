@@ -1,6 +1,7 @@
 """A table of token vectors: fitted by ridge regression, and read by whoever reads model2vec's."""
 
 import json
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import scipy.sparse
 import tensorflow as tf
 import tokenizers
 from safetensors.numpy import load_file, save_file
-from tiny_checkpoints import prepare_for, train_pieces, write_weights
+from tiny_checkpoints import prepare_for, save_start
 
 import dcse_tf
 from dcse_tf.encoder.backend import normalize
@@ -110,26 +111,20 @@ def test_it_is_fitted_to_what_the_encoder_reads_of_an_utterance(
     folders, dialogues_file, monkeypatch, tmp_path
 ):
     model, data_dir, _ = folders
-    fitted_to = []
-
-    def fit(counts, utterances, *rest):
-        fitted_to.append(utterances)
-        return fit_table(counts, utterances, *rest)
-
+    fit = Mock(wraps=fit_table)
     monkeypatch.setattr(static_table, "fit_table", fit)
     write(model, data_dir, tmp_path / "export", max_sequence_length=4)
     sessions = map(json.loads, dialogues_file.read_text().splitlines())
     texts = [turn["text"] for session in sessions for turn in session["turns"]]
     own = normalize(dcse_tf.SentenceEncoder.load(model, max_sequence_length=4).encode(texts))
-    apart = np.abs(fitted_to[0][:, None] - own).max(axis=2).min(axis=1)
+    _, fitted_to, *_ = fit.call_args.args
+    apart = np.abs(fitted_to[:, None] - own).max(axis=2).min(axis=1)
     np.testing.assert_allclose(apart, 0.0, atol=1e-5)
 
 
 def test_the_unknown_token_of_sentencepiece_is_ignored_too(dialogues_file, tmp_path):
-    model = tmp_path / "model"
-    model.mkdir()
-    train_pieces(model, ["hello there, where is my parcel"] * 3, 60)
-    write_weights(model, "xlm-roberta")
+    texts = ["hello there, where is my parcel"] * 3
+    model = save_start(tmp_path / "model", "xlm-roberta", texts, 60)
     folder = write(model, prepare_for(model, dialogues_file, tmp_path), tmp_path / "export")
     alone, beside = dcse_tf.SentenceEncoder.load(folder).encode(["hello", "hello\u2603"])
     assert alone.any()

@@ -18,6 +18,7 @@ from tiny_bert import DIM, LAYERS, VOCABULARY, VOCABULARY_SIZE, make_table
 from dcse_tf.bert import bert, weights
 from dcse_tf.bert.checkpoints import read_config
 from dcse_tf.bert.fused_bert import FusedBert
+from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.data.corpus import PrepareOptions
 from dcse_tf.data.prepare import prepare
 
@@ -153,6 +154,22 @@ def train_pieces(folder: pathlib.Path, texts: Iterable[str], size: int) -> None:
     )  # fmt: skip
     (folder / "sentencepiece.bpe.model").write_bytes(written.getvalue())
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "XLMRobertaTokenizer"}')
+
+
+def save_start(
+    folder: pathlib.Path, kind: str, texts: Iterable[str] = (), size: int = 400
+) -> pathlib.Path:
+    """Makes a folder of random weights and, of at most `size` subwords of texts, a vocabulary."""
+    folder.mkdir()
+    if kind == "distilbert":
+        VOCABULARY.write(folder)
+    elif kind == "mpnet":
+        write_mpnet_vocabulary(folder)
+    else:
+        train = train_byte_pairs if kind == "roberta" else train_pieces
+        train(folder, texts, size)
+    write_weights(folder, kind, entries=len(read_vocabulary(folder).tokens))
+    return folder
 
 
 def prepare_for(

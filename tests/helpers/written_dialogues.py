@@ -1,6 +1,7 @@
-"""Dialogues for tests that need sentences which mean something, and their form in a file."""
+"""Dialogues for tests that need sentences which mean something, and how files are written."""
 
 import json
+import pathlib
 from collections.abc import Iterable, Mapping
 
 # Written for these tests: topics, each with sentences of a customer and fitting answers.
@@ -36,3 +37,9 @@ def json_lines(dialogues: Mapping[str, Iterable[tuple[str, str]]]) -> str:
         json.dumps({"session_id": name, "turns": [{"role": r, "text": t} for r, t in turns]}) + "\n"
         for name, turns in dialogues.items()
     )
+
+
+def write_lines(path: pathlib.Path, *lines: str, encoding: str = "utf-8") -> pathlib.Path:
+    """Writes a file of these lines; returns its path."""
+    path.write_bytes("".join(f"{line}\n" for line in lines).encode(encoding))
+    return path

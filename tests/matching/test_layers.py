@@ -74,10 +74,7 @@ def test_works_in_a_functional_model_in_a_graph_and_saved(case, tmp_path):
 def test_bfloat16_inputs_are_computed_in_float32(case):
     """The inputs lose digits; the layer, told float32, loses no more."""
     batch = make_batch(rounded=True)
-    arrays = [
-        a if a.dtype == bool else tf.cast(a, tf.bfloat16) for a in case.inputs(batch, Padding())
-    ]
-    output = case.build(dtype="float32")(*arrays)
+    output = case.build(dtype="float32")(*_tensors(case.inputs(batch, Padding()), "bfloat16"))
     assert output.dtype == tf.float32
     np.testing.assert_allclose(output, case.expected(batch), rtol=1e-5, atol=1e-5)
 

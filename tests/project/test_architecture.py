@@ -76,9 +76,10 @@ BUDGETS = {
 }
 
 
-def _imports(path: pathlib.Path) -> set[str]:
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+def _imports(path: pathlib.Path, at_once: bool = False) -> set[str]:
+    """What a module imports; `at_once`: when it is imported itself, not in its functions."""
+    names, tree = set(), ast.parse(path.read_text())
+    for node in tree.body if at_once else ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -174,16 +175,7 @@ def test_evaluation_and_dialogues_need_no_tensorflow():
     paths += [PACKAGE / f"data/{name}.py" for name in ("dialogue", "corpus")]
     paths += [PACKAGE / "input_files.py", *PACKAGE.glob("cli/*.py")]
     for path in paths:
-        top_level = {
-            name.split(".")[0]
-            for node in ast.parse(path.read_text()).body
-            if isinstance(node, ast.Import | ast.ImportFrom)
-            for name in (
-                [node.module]
-                if isinstance(node, ast.ImportFrom)
-                else [alias.name for alias in node.names]
-            )
-        }
+        top_level = {name.split(".")[0] for name in _imports(path, at_once=True)}
         assert not top_level & {"tensorflow", "tensorflow_text", "keras", "keras_hub"}, path
 
 

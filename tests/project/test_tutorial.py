@@ -45,14 +45,6 @@ def find_commands(text):
     return [(job, shlex.split(arguments, comments=True)) for job, arguments in found]
 
 
-def find_script(text, marker):
-    """The Python of the here-document in which the marker stands."""
-    code = "\n".join(find_code(text, "bash"))
-    scripts = re.findall(r"python - <<'EOF'\n(.*?)\nEOF", code, re.DOTALL)
-    (script,) = [script for script in scripts if marker in script]
-    return script
-
-
 COMMANDS = [(page, *command) for page in PAGES for command in find_commands(read_page(page))]
 
 
@@ -156,7 +148,10 @@ def test_the_tutorial_turns_its_raw_file_into_the_sessions_that_are_in_it(tmp_pa
     # Set first, so that the stand-in, which is imported next, is taken away after the test.
     monkeypatch.setitem(sys.modules, "chitchat_dataset", None)
     monkeypatch.delitem(sys.modules, "chitchat_dataset")
-    exec(find_script(read_page("docs/tutorial.md"), "dataset.json"), {})
+    code = "\n".join(find_code(read_page("docs/tutorial.md"), "bash"))
+    here_documents = re.findall(r"python - <<'EOF'\n(.*?)\nEOF", code, re.DOTALL)
+    (script,) = [each for each in here_documents if "dataset.json" in each]
+    exec(script, {})
     written = list(FORMATS["jsonl"].read(tmp_path / "runs/dialogues.jsonl", BadLines(0)))
     assert written == list(FORMATS["chitchat"].read(package / "dataset.json", BadLines(0)))
     assert [len(turns) for _, turns in written] == [3, 1, 0]

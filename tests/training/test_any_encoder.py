@@ -9,14 +9,7 @@ import pytest
 import safetensors.numpy
 import tensorflow as tf
 import transformers
-from tiny_bert import VOCABULARY
-from tiny_checkpoints import (
-    prepare_for,
-    train_byte_pairs,
-    train_pieces,
-    write_mpnet_vocabulary,
-    write_weights,
-)
+from tiny_checkpoints import prepare_for, save_start
 from train_options import SMALL, make_options, rewind, write_untrained
 from written_dialogues import make_dialogues
 
@@ -38,20 +31,9 @@ TEXTS = ["Where is my parcel", "", "It left our store on monday", "您好", "Tha
 def start(request, tmp_path_factory) -> pathlib.Path:
     """A checkpoint in HuggingFace's form."""
     folder = tmp_path_factory.mktemp("start") / request.param
-    folder.mkdir()
-    if request.param == "distilbert":
-        VOCABULARY.write(folder)
-    elif request.param == "mpnet":
-        write_mpnet_vocabulary(folder)
-    else:
-        turns = [text for turns in make_dialogues(60).values() for _, text in turns]
-        texts = [*turns, *TEXTS * 3]
-        if request.param == "roberta":
-            train_byte_pairs(folder, texts, 400)
-        else:
-            train_pieces(folder, texts, 120)
-    write_weights(folder, request.param, entries=len(read_vocabulary(folder).tokens))
-    return folder
+    turns = [text for turns in make_dialogues(60).values() for _, text in turns]
+    size = 400 if request.param == "roberta" else 120
+    return save_start(folder, request.param, [*turns, *TEXTS * 3], size)
 
 
 @pytest.fixture(scope="module")
