@@ -129,7 +129,6 @@ def list_presets(job: str = "") -> list[Preset]:
     for path in sorted(folder.rglob("*.flags")):
         text = path.read_text(encoding="utf-8")
         name = path.relative_to(folder).with_suffix("").as_posix()
-        command = _COMMAND.search(text)
-        of = "any" if command is None or command[1] == "JOB" else command[1]
+        of = [*_COMMAND.findall(text), "any"][0].replace("JOB", "any")
         presets.append(Preset(name, path, text.partition("\n")[0].removeprefix("# "), of))
     return [preset for preset in presets if not job or preset.job in (job, "any")]

@@ -146,13 +146,14 @@ def atomic_directory(path: pathlib.Path, overwrite: bool = False) -> Iterator[pa
     """
     with _write_beside(path) as partial:
         _restore(path)
+        if os.path.ismount(path):  # such as the volume of a container
+            raise FileExistsError(f"{path} is a mount point; give a new folder inside it")
         if os.path.lexists(path) and not overwrite:
             raise FileExistsError(f"{path} already exists; give another folder, or `overwrite`")
         partial.mkdir()
         yield partial
-        for folder, _, names in os.walk(partial, topdown=False):
-            for name in (*names, "."):
-                flush(pathlib.Path(folder, name))
+        for written in (partial, *partial.rglob("*")):
+            flush(written)
         previous = marked(path, "previous")
         if os.path.lexists(path):
             remove(previous)

@@ -73,7 +73,8 @@ def resolve_inputs(patterns: Sequence[str], option: str = "input") -> list[pathl
             found = [str(find_package(name) / file)]
         else:
             # A file's own name may contain brackets.
-            found = [pattern] if pathlib.Path(pattern).is_file() else sorted(glob.glob(pattern))
+            is_name = pathlib.Path(pattern).is_file()
+            found = [pattern] if is_name else sorted(glob.glob(pattern, recursive=True))
         files = [pathlib.Path(name) for name in found if pathlib.Path(name).is_file()]
         if not files:
             why = "a folder; name its files" if pathlib.Path(pattern).is_dir() else "no such file"
@@ -173,11 +174,9 @@ def read_json_object(
     """
     if optional and not path.is_file():
         return {}
-    with (
-        name_input(f"{path}: not {what}", ValueError),
-        name_input(f"{path}: cannot be read", OSError),
-    ):
+    other, unread = f"{path}: not {what}", f"{path}: cannot be read"
+    with name_input(other, ValueError), name_input(unread, OSError):
         content = parse_json(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict):
-        raise InputError(f"{path}: not {what}: found {content!r:.40}")
+        raise InputError(f"{other}: found {content!r:.40}")
     return content

@@ -46,9 +46,10 @@ class _Lines(logging.Handler):
 
 
 def _say(text: str) -> None:
-    """Writes a line with the time of day, above the bars."""
-    tqdm.write(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr)
-    sys.stderr.flush()
+    """Writes a line with the time of day, above the bars; to a reader who left, nothing."""
+    with contextlib.suppress(BrokenPipeError):
+        tqdm.write(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr)
+        sys.stderr.flush()
 
 
 class Progress(contextlib.AbstractContextManager["Progress"]):

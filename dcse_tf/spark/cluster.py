@@ -127,7 +127,7 @@ def _read(session: "SparkSession", name: str) -> "DataFrame":
     """Reads files (.orc as ORC, others in Spark's default format), or a table by its name."""
     from pyspark.errors import AnalysisException
 
-    found = [name] if os.path.exists(name) else sorted(glob.glob(name))
+    found = [name] if os.path.exists(name) else sorted(glob.glob(name, recursive=True))
     paths = [name] if URL.match(name) else [f"file://{os.path.abspath(path)}" for path in found]
     try:
         if not paths:

@@ -43,7 +43,7 @@ class CheckpointStore(Hook):
             logging.info("saved %s", self.save(step))
 
     def save(self, step: int) -> pathlib.Path:
-        """Writes a checkpoint, then deletes the oldest ones beyond `keep`; returns its folder."""
+        """Writes a checkpoint and deletes older ones beyond `keep`, as later ones are damaged."""
         path = self.run_dir / FOLDER / f"step-{step:09d}"
         try:
             with atomic_directory(path, overwrite=True) as partial:
@@ -54,7 +54,7 @@ class CheckpointStore(Hook):
             kept = f"the last good one is {before}" if before else "there is none before it"
             why = f"the checkpoint cannot be written: {first_line(error)}"
             raise OutputError(f"{path}: {why}; {kept}") from error
-        for old in _list(self.run_dir / FOLDER, _NAME)[self.keep :]:
+        for old in [x for x in _list(self.run_dir / FOLDER, _NAME) if x <= path][self.keep :]:
             remove(old)
         self.last = path
         return path

@@ -145,9 +145,9 @@ class Controller:
             self._meet("resume from different steps: expected a `run_dir` that all of them see")
             for hook in hooks:
                 hook.begin(self.step, resumed)
-            iterator = self.start_at(self.step)
+            iterator, stopped = self.start_at(self.step), False
 
-            while True:
+            while not stopped:
                 step = self.step
                 for hook in hooks:
                     if hook.every and (step >= self.steps or step % hook.every == 0):
@@ -155,14 +155,20 @@ class Controller:
                 if step >= self.steps:
                     break
                 nearest = min((step // h.every + 1) * h.every for h in hooks if h.every)
-                self._train(iterator, min(nearest, self.steps) - step)
+                stopped = self._train(iterator, min(nearest, self.steps) - step)
 
-            for hook in hooks:
-                hook.end(self.step)
-            self._meet("ended at different steps")
+            if not stopped:
+                for hook in hooks:
+                    hook.end(self.step)
+                self._meet("ended at different steps")
+            if stopped or self.signals.signal:  # after the last step, too
+                self.checkpoints.at_boundary(self.step)
+                by = self.signals.signal.name if self.signals.signal else "another worker"
+                when = f"stopped by {by} at step {self.step} of {self.steps}"
+                raise Stopped(f"{when}, which is saved; the same command resumes it")
 
-    def _train(self, iterator: Iterator[Any], count: int) -> None:
-        """Takes so many steps, or fewer if a stop is requested."""
+    def _train(self, iterator: Iterator[Any], count: int) -> bool:
+        """Takes so many steps, or fewer if a stop is requested, and returns whether it is."""
         before, begun = self.step, time.monotonic()
         metrics = self.trainer.train(iterator, count)
         seconds, steps = time.monotonic() - begun, round(metrics.pop("steps"))
@@ -171,15 +177,10 @@ class Controller:
             last = self.checkpoints.last
             kept = f"the last good checkpoint is {last}" if last else "there is no checkpoint yet"
             when = f"the loss diverged at the step after {before + steps - 1}"
-            raise TrainingError(f"{when}; {kept}; try a lower `learning_rate`")
-        if steps:
-            for hook in self.hooks:
-                hook.after_steps(before + steps, steps, seconds, dict(metrics))
-        if stopped:
-            self.checkpoints.at_boundary(self.step)
-            by = self.signals.signal.name if self.signals.signal else "another worker"
-            when = f"stopped by {by} at step {self.step} of {self.steps}"
-            raise Stopped(f"{when}, which is saved; the same command resumes it")
+            raise TrainingError(f"{when}; {kept}; try a lower `learning_rate` in another `run_dir`")
+        for hook in self.hooks if steps else ():
+            hook.after_steps(before + steps, steps, seconds, dict(metrics))
+        return bool(stopped)
 
     def _meet(self, otherwise: str) -> None:
         """Waits for the other workers; raises an error unless all are at the same step."""

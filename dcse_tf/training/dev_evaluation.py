@@ -1,5 +1,6 @@
 """Evaluation on dev data during training."""
 
+import collections
 import functools
 import pathlib
 from collections.abc import Callable, Iterator
@@ -44,10 +45,7 @@ def make_dev_evaluation(objective: Objective) -> Callable[[], Scores]:
     score_task, parts = make_evaluation(objective), list(_list_parts(objective, samples))
 
     def evaluate() -> Scores:
-        found: Scores = {}
-        for part in parts:
-            for evaluation in part().values():
-                found |= evaluation.scores
+        found = collections.ChainMap(*(dict(e.scores) for part in parts for e in part().values()))
         scores = score_task() | {name: found[name] for name in names if name in found}
         return {f"dev/{name}": value for name, value in scores.items()}
 

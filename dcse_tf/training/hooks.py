@@ -75,9 +75,6 @@ class Report(Hook):
         if advice := advise(metrics):
             logging.warning("%s", advice)
 
-    def end(self, step: int) -> None:
-        self._progress.close()
-
 
 def advise(metrics: Scores) -> str | None:
     """A warning if the model learns nothing from some steps, given their means; else None.

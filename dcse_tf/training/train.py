@@ -34,19 +34,17 @@ def train(options: TrainOptions, judged: bool = True) -> Outcome | None:
     With `average_with`, trains by that preset, too, not `judged` by a verdict, and averages both.
     Returns None on workers other than the chief, which alone evaluates and writes.
     """
-    second = ""
+    worker, run_dir, other, average = read_worker(), pathlib.Path(options.run_dir), None, ""
     if preset := getattr(options, "average_with", ""):
-        second = f"{options.run_dir}/{preset}"
         try:
             flags = read_flags(TrainOptions, "train", [f"--preset={preset}"])[1]
             if (task := flags.get("task", options.task)) != options.task:
                 raise OptionError(f"its task is {task}; expected a preset of this task")
-            other = options.replace(**{**flags, "run_dir": second, "average_with": ""})
+            own = {"run_dir": f"{run_dir}/{preset}", "average_with": ""}
+            other = options.replace(**flags | own)
         except OptionError as error:
             options.refuse("average_with", str(error))
-        train(other, False)
 
-    worker, run_dir = read_worker(), pathlib.Path(options.run_dir)
     with contextlib.ExitStack() as stack:
         if worker.is_chief:
             stack.enter_context(lock_folder(run_dir, "wait for it, or give another `run_dir`"))
@@ -55,6 +53,8 @@ def train(options: TrainOptions, judged: bool = True) -> Outcome | None:
         setup = read_setup(options)
         strategy = make_strategy(options.logical_cpus, options.deterministic)
         resolved = begin_run(setup.options, options, describe_inputs(setup), worker.is_chief)
+        if other:
+            train(other, False)  # as nothing can refuse the run itself any more
 
         setup, signals = dataclasses.replace(setup, options=resolved), StopSignals()
         training = build_training(resolved, setup, strategy=strategy, stop_asked=signals.asked)
@@ -68,20 +68,21 @@ def train(options: TrainOptions, judged: bool = True) -> Outcome | None:
             record_corpus(run_dir, setup.manifest)
             hooks = _make_hooks(training, run_dir, scored)
         store = CheckpointStore(run_dir, state, every=resolved.save_every, write=worker.is_chief)
-        parts = training.trainer, training.batches, store, hooks
-        controller = Controller(*parts, resolved.steps, signals, several=worker.count > 1)
+        parts = training.trainer, training.batches, store, hooks, resolved.steps, signals
         unread = tf.errors.DataLossError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError
         try:
-            controller.run()
+            Controller(*parts, several=worker.count > 1).run()
         except (*unread, UnicodeDecodeError):
             check_records(setup.data_dir, setup.manifest)
             raise  # the data are intact
+        except tf.errors.ResourceExhaustedError as error:
+            raise MemoryError("in training; try a smaller `global_batch_size`") from error
         outcome = next((hook.outcome for hook in hooks if isinstance(hook, Evaluate)), None)
-        average = str(run_dir / "averaged") if outcome and second else ""
-        if average:
-            both = MergeOptions(start=second, trained=f"{run_dir}/encoder", output_dir=average)
+        if outcome and other:
+            trained, average = f"{run_dir}/encoder", f"{run_dir}/averaged"
+            both = MergeOptions(start=other.run_dir, trained=trained, output_dir=average)
             merge(both.replace(share=0.5, overwrite=True))
-            logging.info("the average with the encoder of %s is in %s", second, average)
+            logging.info("the average with the encoder of %s is in %s", other.run_dir, average)
         if not judged or not outcome or not outcome.kept.step:
             return outcome
         return dataclasses.replace(outcome, verdict=give_verdict(setup, run_dir, average))

@@ -72,7 +72,7 @@ def test_what_a_killed_run_left_is_not_continued(tmp_path):
     assert read(tmp_path / "a") == "new"
 
 
-def test_a_file_does_not_replace_a_folder_but_a_folder_a_file(tmp_path):
+def test_a_file_does_not_replace_a_folder_but_a_folder_a_file(tmp_path, monkeypatch):
     (tmp_path / "a").mkdir()
     with pytest.raises(FileExistsError, match="a is a folder; give the name of a file"):
         write(files.atomic_file, tmp_path / "a", "new")
@@ -81,6 +81,9 @@ def test_a_file_does_not_replace_a_folder_but_a_folder_a_file(tmp_path):
     (tmp_path / "c").touch()
     write(files.atomic_directory, tmp_path / "c", "new")
     assert (names(tmp_path), read(tmp_path / "c")) == (["a", "c"], "new")
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == tmp_path / "a")
+    with pytest.raises(FileExistsError, match="a is a mount point; give a new folder inside it"):
+        write(files.atomic_directory, tmp_path / "a", "new")
 
 
 @BOTH

@@ -98,9 +98,10 @@ def test_json_that_cannot_be_used_is_a_value_error(text):
 def test_inputs_come_in_the_order_given_and_globs_sorted(tmp_path):
     for name in ("b.tsv", "a.tsv", "c.txt", "c.tsv", "chat[1].tsv"):
         (tmp_path / name).touch()
-    (tmp_path / "folder.tsv").mkdir()
-    patterns = [f"{tmp_path}/c.txt", f"{tmp_path}/?.tsv", f"{tmp_path}/chat[1].tsv"]
-    expected = ["c.txt", "a.tsv", "b.tsv", "c.tsv", "chat[1].tsv"]
+    (tmp_path / "folder.tsv/in/it").mkdir(parents=True)
+    (tmp_path / "folder.tsv/in/it/deep.log").touch()
+    patterns = [f"{tmp_path}/{x}" for x in ("c.txt", "?.tsv", "chat[1].tsv", "**/*.log")]
+    expected = ["c.txt", "a.tsv", "b.tsv", "c.tsv", "chat[1].tsv", "deep.log"]
     assert [path.name for path in input_files.resolve_inputs(patterns)] == expected
     (path,) = input_files.resolve_inputs(["package:chitchat_dataset/dataset.json"])
     assert path == input_files.find_package("chitchat_dataset") / "dataset.json"

@@ -1,6 +1,7 @@
 """What is seen of a job: on a terminal a bar that moves, elsewhere a line now and then."""
 
 import io
+import os
 import re
 import sys
 import time
@@ -71,6 +72,17 @@ def test_on_a_terminal_a_bar_moves_below_the_messages_and_goes_away(monkeypatch)
     assert "steps" in shown
     assert "warning: a warning\n" in shown
     assert shown.split("\n")[-1].rsplit("\r", 2)[-2].strip() == ""  # erased
+
+
+def test_a_job_goes_on_when_the_reader_of_its_log_has_left(monkeypatch):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w", buffering=1, encoding="utf-8") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        with show_log(), Progress("steps", every=0.0) as progress:
+            progress.update(1)
+            absl_logging.warning("a warning")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), writing)  # for what is in its buffer
 
 
 def test_only_messages_of_the_package_and_warnings_are_shown(log, tmp_path):

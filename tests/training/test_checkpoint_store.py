@@ -63,6 +63,11 @@ def test_a_damaged_one_is_passed_over_and_written_again(damage, tmp_path):
     assert run.restore() == ("step-000000005", 5.0)
     run.save(10)
     assert Run(tmp_path).restore() == ("step-000000010", 10.0)
+    run.save(15, 20)
+    for step in (10, 15, 20):
+        DAMAGES[damage](tmp_path / f"checkpoints/step-{step:09d}")
+    Run(tmp_path, keep=1).save(7)
+    assert Run(tmp_path).restore() == ("step-000000007", 7.0)
 
 
 def test_what_writing_left_behind_never_counts_and_is_cleared(tmp_path):

@@ -98,13 +98,22 @@ def test_every_batch_is_taken_once_and_the_run_goes_on_where_it_was_saved(tmp_pa
 def test_a_signal_saves_the_step_it_came_in_and_the_evaluation_is_not_lost(tmp_path, by):
     scored, found = [], signal.signal(by, signal.SIG_IGN)  # found: of an earlier test's Spark
     trainer = CountingTrainer(stop_after=10, by=by)
-    evaluate = lambda: scored.append(int(trainer.optimizer.iterations.numpy())) or {"dev/score": 1}  # noqa: E731
+
+    def evaluate():
+        scored.append(trainer.step)
+        if trainer.step == 20:
+            os.kill(os.getpid(), by)
+            while not trainer.signals.signal:
+                pass
+        return {"dev/score": 1}
+
     with pytest.raises(Stopped, match=f"stopped by {by.name} at step 10 of 20, which is saved"):
         _start(tmp_path, trainer, evaluate)
     assert scored == [0]
     assert signal.signal(by, found) is signal.SIG_IGN
     trainer = CountingTrainer()
-    _start(tmp_path, trainer, evaluate)
+    with pytest.raises(Stopped, match=f"stopped by {by.name} at step 20 of 20, which is saved"):
+        _start(tmp_path, trainer, evaluate)
     assert scored == [0, 10, 20]
     assert _weight(trainer) == sum(range(1, 21))
 
@@ -112,7 +121,7 @@ def test_a_signal_saves_the_step_it_came_in_and_the_evaluation_is_not_lost(tmp_p
 def test_a_loss_that_diverges_ends_the_run_and_names_the_step(tmp_path):
     with pytest.raises(TrainingError, match=r"the step after 13; .*step-000000010") as caught:
         _start(tmp_path, CountingTrainer(bad=[13]))
-    assert "lower `learning_rate`" in str(caught.value)
+    assert "lower `learning_rate` in another `run_dir`" in str(caught.value)
     with pytest.raises(TrainingError, match="there is no checkpoint yet"):
         _start(tmp_path / "other", CountingTrainer(bad=[2]))
 

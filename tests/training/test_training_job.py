@@ -5,11 +5,13 @@ batch is known without any draw, and its loss follows from the texts and the che
 """
 
 import functools
+import unittest.mock
 
 import numpy as np
 import pytest
 import reference
 import safetensors.numpy
+import tensorflow as tf
 from lettered_corpus import TOKENS, prepare_sessions, turn_ids
 from train_options import make_options, read_scalars
 
@@ -171,6 +173,13 @@ def test_the_cpu_is_divided_before_the_inputs_are_read(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="nothing"):
         train(make_options(encoder="nothing", data_dir="d", run_dir=str(tmp_path), logical_cpus=2))
     assert calls == [2]
+
+
+def test_a_batch_too_large_for_the_memory_is_named(corpus, tmp_path, monkeypatch):
+    error = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+    monkeypatch.setattr(job.Controller, "run", unittest.mock.Mock(side_effect=error))
+    with pytest.raises(MemoryError, match="try a smaller `global_batch_size`"):
+        run(corpus, tmp_path)
 
 
 def test_a_training_that_makes_the_encoder_worse_leaves_the_start_and_says_so(

@@ -11,8 +11,10 @@ from tiny_bert import build_backbone, save_checkpoint
 
 import dcse_tf
 from dcse_tf.bert.tokenizer import read_vocabulary
+from dcse_tf.errors import LockedError
 from dcse_tf.evaluation.bootstrap import Difference
 from dcse_tf.evaluation.retrieval import read_retrieval_set
+from dcse_tf.files import lock_folder
 from dcse_tf.input_files import read_json_object
 from dcse_tf.options import OptionError
 from dcse_tf.training import verdict
@@ -93,6 +95,9 @@ def test_a_training_is_averaged_with_another(settings, tmp_path, monkeypatch):
     for preset, why in (refused | {"dialogue_cse_i1": "`aggregation`"}).items():
         with pytest.raises(OptionError, match=f"`average_with`={preset}: {why}"):
             dcse_tf.train(**given | {"average_with": preset, "cosine_weight": 1.0})
+    with lock_folder(run, ""), pytest.raises(LockedError):
+        dcse_tf.train(**given)
+    assert not run.exists()  # nothing was trained
     found = dcse_tf.train(**given).verdict
     # The second training has the preset's flags, and all else of the first.
     runs = run, run / "debug"
