@@ -126,14 +126,13 @@ def check_drawing(options: Any) -> None:
 
 
 def draw_samples(path: pathlib.Path, options: Any, seed: int) -> list[Sample]:
-    """Draws the samples of a file of sessions, as many and as long as options say; InputError if it
-    has too few different responses.
-    """
+    """Draws samples of a file of sessions, as options say; InputError: too few responses differ."""
     settings = {x: getattr(options, x) for x in ("candidates", "context_turns", "max_samples")}
-    samples = selection.make_samples(selection.read_dialogues(path), seed=seed, **settings)
+    sessions = selection.read_dialogues(path)
+    samples = selection.make_samples(sessions, seed=seed, **settings)
     if not samples:
         few = f"too few different responses for `candidates`={options.candidates}"
-        raise InputError(f"{path}: {few}")
+        raise InputError(f"{path}: {few}, of {len(sessions)} dialogues of two turns or more")
     return samples
 
 

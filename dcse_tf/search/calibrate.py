@@ -1,9 +1,9 @@
 """The calibrate job: how two stages are added up, and which answers are good enough to be given.
 
 Both are learnt from held-out dialogues without labels. Each gives a context, its true response and
-responses of other dialogues. The first stage's cosine gets the weight with which true responses
-are likeliest. What the best of the others scores is what an answer can score although none is
-right: so a query has no answer if its best one scores no more than most of these.
+others, of other dialogues or an index. The first stage's cosine gets the weight with which true
+responses are likeliest. What the best of the others scores is what an answer can score although
+none is right: so a query has no answer if its best one scores no more than most of these.
 """
 
 import dataclasses
@@ -15,6 +15,7 @@ import scipy
 
 from dcse_tf.bert.encoder_options import EncoderOptions, ModelOptions
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
+from dcse_tf.errors import InputError
 from dcse_tf.evaluation.bootstrap import difference, holm
 from dcse_tf.evaluation.evaluate import check_drawing, draw_samples
 from dcse_tf.evaluation.metrics import PROJECTED, RERANKER, recall_at
@@ -23,8 +24,8 @@ from dcse_tf.files import atomic_file, write_json
 from dcse_tf.input_files import resolve_inputs
 from dcse_tf.options import option
 from dcse_tf.reranker.reranker import Reranker
+from dcse_tf.search import searcher as search
 from dcse_tf.search.calibration import Calibration
-from dcse_tf.search.searcher import check_first_stage, describe_stages, load_first_stage
 
 
 class CalibrateOptions(ModelOptions):
@@ -41,10 +42,11 @@ class CalibrateOptions(ModelOptions):
     )
     find: str = option("similar", "As in search.", choices=("similar", "responses"))
     reranker: str = option("", "Re-ranker, the second stage, as in search.", path="reads")
-    candidates: int = option(
-        10,
-        "Responses to rank, one of them true; those of other dialogues are the wrong ones.",
-        minimum=2,
+    candidates: int = option(10, "Responses to rank, one true; of an `index` 101.", minimum=2)
+    index: str = option(
+        "",
+        "Index of search, whose finds are then wrong. Default: responses of other dialogues are.",
+        path="reads",
     )
     context_turns: int = option(3, "Turns before a response in its context, at most.", minimum=1)
     max_samples: int = option(1000, "Dialogues of a file, at most. 0: all.", minimum=0)
@@ -52,10 +54,10 @@ class CalibrateOptions(ModelOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_first_stage(self)
+        search.check_first_stage(self)
         check_drawing(self)
         if self.find == "similar":  # without `reranker`, `model` is one, which gives no embeddings
-            self.check_needed("reranker", *EncoderOptions.fields(), "truncate_dim")
+            self.check_needed("reranker", *EncoderOptions.fields(), "truncate_dim", "index")
 
 
 def calibrate(options: CalibrateOptions) -> str:
@@ -66,12 +68,18 @@ def calibrate(options: CalibrateOptions) -> str:
         OutputError: the output cannot be written.
     """
     with atomic_file(pathlib.Path(options.output)) as partial:  # before anything long is done
-        checks = resolve_inputs(options.check_dialogues, "check_dialogues")
-        files = [pathlib.Path(options.dialogues), *checks]
-        drawn = [draw_samples(path, options, seed=0) for path in files]
+        files = resolve_inputs([options.dialogues, *options.check_dialogues], "check_dialogues")
+        count = 101 if options.index and not options.is_given("candidates") else options.candidates
+        to_draw = options.replace(candidates=2 if options.index else count)
+        drawn = [draw_samples(path, to_draw, seed=0) for path in files]
         encoder = reranker = None
-        if options.reranker or options.find == "responses":
-            encoder = load_first_stage(options, options.find)
+        if options.index:
+            same = {x: getattr(options, x) for x in (*ModelOptions.fields(), "find", "index")}
+            with search.open_searcher(search.SearchOptions(**same)) as searcher:
+                drawn = [_find_rivals(of_file, searcher, count) for of_file in drawn]
+            encoder = searcher.encoder
+        elif options.reranker or options.find == "responses":
+            encoder = search.load_first_stage(options, options.find)
         if options.reranker or not encoder:
             reranker = Reranker.from_options(options, "reranker" if encoder else "model")
         parts = [_score(of_file, options.find, encoder, reranker) for of_file in drawn]
@@ -80,21 +88,19 @@ def calibrate(options: CalibrateOptions) -> str:
         alone = ways if encoder and reranker else {}
         weight = fit_weight(parts[0]) if alone else float(not reranker)
         wrong = sorted((parts[0] @ (weight, 1.0))[:, 1:].max(axis=1).tolist())
-        found = Calibration(describe_stages(options.find, encoder, reranker), weight, wrong)
+        found = Calibration(search.describe_stages(options.find, encoder, reranker), weight, wrong)
         write_json(partial, dataclasses.asdict(found), sort_keys=True)
 
-    likeliest = f"weight of the cosine {weight:g}, the likeliest on {options.dialogues}"
-    lines = [likeliest] if alone else []
+    lines = [f"weight of the cosine {weight:g}, likeliest on {options.dialogues}"] * bool(alone)
     for path, part in zip(files, parts, strict=True):
         sums = [part @ shares for shares in ((weight, 1.0), *alone.values())]
         together, *each = [{"r1": 100 * np.array([recall_at(1, row) for row in x])} for x in sums]
-        lines.append(f"{path}: R@1 of {options.candidates} {together['r1'].mean():.1f}")
+        lines.append(f"{path}: R@1 of {count} {together['r1'].mean():.1f}")
         p_values = holm([difference(recall, together, "r1").p_value for recall in each])
         for way, recall, p_value in zip(alone, each, p_values, strict=True):
             lines[-1] += f", {recall['r1'].mean():.1f}{way} (p {p_value:.2g})"
         lines.append("  at most   score above   wrong answers given   right answers given")
-        true, *others = sums[0].T
-        best = np.max(others, axis=0)
+        true, best = sums[0][:, 0], sums[0][:, 1:].max(axis=1)
         for rate in (1.0, 5.0, 10.0, 20.0):  # percent
             least = found.threshold(rate)
             # A true response counts as given if no other candidate scores higher.
@@ -102,6 +108,18 @@ def calibrate(options: CalibrateOptions) -> str:
             given = f"{np.mean(best > least):19.1%}   {np.mean(right):19.1%}"
             lines.append(f"  {rate:6g}%   {least:11.3f}   {given}")
     return "\n".join(lines)
+
+
+def _find_rivals(samples: list[Sample], searcher: search.Searcher, count: int) -> list[Sample]:
+    """Samples whose wrong candidates are what the searcher finds first, `count` with the true."""
+    found = []
+    for x, hits in zip(samples, searcher.find([x.context for x in samples], count), strict=True):
+        wrong = [hit.text for hit in hits if hit.text.casefold() != x.candidates[0].casefold()]
+        if len(wrong) < count - 1:
+            told = f"{len(wrong)} texts beside the true response, for {count} candidates"
+            raise InputError(f"`index`={searcher.config.index}: has {told}")
+        found.append(dataclasses.replace(x, candidates=[*x.candidates[:1], *wrong[: count - 1]]))
+    return found
 
 
 def fit_weight(rows: np.ndarray) -> float:

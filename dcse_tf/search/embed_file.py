@@ -63,10 +63,7 @@ class EmbedOptions(ModelOptions):
 
 
 # Settings that the bits of the embeddings depend on.
-_DECISIVE = (
-    *("pooling", "max_sequence_length", "batch_tokens", "compute_dtype", "truncate_dim"),
-    "block_size",
-)
+_DECISIVE = "pooling", "max_sequence_length", "batch_tokens", "compute_dtype", "truncate_dim"
 _RECORD = "done.json"  # rows on the disk, texts truncated, and what they are made from
 
 
@@ -82,7 +79,7 @@ def embed(config: EmbedOptions) -> tuple[int, int]:
         encoder = SentenceEncoder.from_options(config)
         # The values that the encoder resolved, so that messages show the actual pooling and length.
         used = {**config.to_dict(), "truncate_dim": None, **encoder.settings}
-        settings = {f"`{name}`": used[name] for name in _DECISIVE}
+        settings = {f"`{name}`": used[name] for name in (*_DECISIVE, "block_size")}
         made_from = {"`input`": described, "contents of `model`": encoder.fingerprint(), **settings}
         lines = sum(1 for _ in iterate_bare_lines(source))
         if not lines:

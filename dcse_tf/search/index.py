@@ -28,6 +28,7 @@ MADE_FROM_FILE, TEXTS_FILE, TABLE_FILE = "made_from.json", "texts.txt", "texts.n
 EMBEDDINGS_FILE, FAISS_FILE = "embeddings.npy", "faiss.index"
 INDEX_TYPE = "`index_type`"  # in made_from.json
 FORMAT = {"format": 4}
+FAISS = ("faiss", "search", "`index_type`=ivf")  # the module, its extra, and what needs it
 
 # Larger than float32's error in a cosine. Rows whose cosine is at most this far below the last of
 # the best are compared again in float64, so that none of the nearest is lost.
@@ -80,14 +81,9 @@ def find_nearest(
 ) -> list[Nearest]:
     """The `top` nearest rows of each query, or all if there are fewer.
 
-    Candidates are found by float32 products of blocks and then compared in float64, so the result
-    depends neither on the size of the blocks nor on the other queries.
-
-    Args:
-        matrix: float32 `[rows, dim]`, of length 1 each; possibly an array on disk.
-        queries: float32 `[queries, dim]`, of length 1 each.
-        top: number of rows to find for each query, at least 1.
-        block_rows: number of rows read and compared at a time.
+    The matrix, possibly on disk, is float32 `[rows, dim]`, queries are `[queries, dim]`, all of
+    length 1. Candidates are found by float32 products of blocks of rows and then compared in
+    float64, so the result depends neither on the size of the blocks nor on the other queries.
     """
     best: list[Nearest] = [(np.zeros(0, np.int64), np.zeros(0)) for _ in queries]
     for start in range(0, len(matrix), block_rows):
@@ -116,16 +112,11 @@ class Hit:
     score: float | None = None  # the re-ranker's logit, if there is one
 
 
-def import_faiss() -> Any:
-    """Imports the FAISS library; raises InputError if it is not installed."""
-    return require("faiss", extra="search", why="`index_type`=ivf")
-
-
 def build_faiss(matrix: np.ndarray, path: pathlib.Path) -> None:
     """Builds and writes an approximate index, lists of rows around centres (IVF), of a matrix of
     float32 `[rows, dim]`, of length 1 each; possibly an array on disk.
     """
-    faiss = import_faiss()
+    faiss = require(*FAISS)
     rows, dim = matrix.shape
     lists = max(1, min(round(4 * math.sqrt(rows)), _MOST_LISTS, rows // _LEAST_OF_A_LIST))
     centres = faiss.IndexFlatIP(dim)
@@ -167,7 +158,7 @@ class SearchIndex:
         if self.made_from.get(INDEX_TYPE) == "ivf":
             file = path / FAISS_FILE
             with name_input(f"{file}: not a FAISS index that can be read", RuntimeError):
-                self._faiss = import_faiss().read_index(str(file))
+                self._faiss = require(*FAISS).read_index(str(file))
             if (self._faiss.ntotal, self._faiss.d) != self._matrix.shape:
                 raise InputError(f"{file}: does not fit the other files of the index")
             self._faiss.nprobe = min(nprobe, self._faiss.nlist)

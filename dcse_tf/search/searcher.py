@@ -6,7 +6,7 @@ import itertools
 import math
 import pathlib
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from dcse_tf.bert.encoder_options import ModelOptions
 from dcse_tf.bert.vocabulary import END_OF_TURN, is_blank
 from dcse_tf.encoder.backend import normalize
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
-from dcse_tf.errors import InputError
+from dcse_tf.errors import InputError, require
 from dcse_tf.files import atomic_directory, hash_file, require_same, restore_replaced, write_record
 from dcse_tf.options import OptionError, option
 from dcse_tf.reranker.reranker import Reranker
@@ -26,7 +26,6 @@ from dcse_tf.search.embed_file import write_header
 from dcse_tf.search.index import MADE_FROM_FILE, Hit, SearchIndex
 
 _QUERIES_AT_A_TIME = 256
-_TEXTS_AT_A_TIME = 65_536
 _SETTINGS = ("pooling", "max_sequence_length", "truncate_dim")
 
 
@@ -69,11 +68,6 @@ class SearchOptions(CalibratedOptions):
         path="reads",
     )
     rerank_top: int = option(100, "With `reranker`: texts to find and then re-order.", minimum=1)
-    cosine_weight: float = option(
-        0.0,
-        "With `reranker`: order by its score plus this times the cosine; calibrate finds it.",
-        minimum=0.0,
-    )
     output: str = option(
         "",
         "File for the answers, a JSON object a query, which is replaced; - for standard output. "
@@ -91,9 +85,7 @@ class SearchOptions(CalibratedOptions):
             raise OptionError("give either `query` or `queries`")
         if self.query is not None and is_blank(self.query):
             raise OptionError("`query`: is blank; without it, queries come from standard input")
-        self.check_needed("reranker", "rerank_top", "cosine_weight")
-        if self.calibration and self.cosine_weight:
-            self.refuse("cosine_weight", "is that of `calibration`")
+        self.check_needed("reranker", "rerank_top")
         if self.calibration and not self.reranker and self.find == "similar":
             self.refuse("calibration", "is for answers: give a `reranker`, or `find`=responses")
         check_first_stage(self)
@@ -115,24 +107,17 @@ class Searcher:
         """The nearest texts of each query, best first.
 
         If responses are searched, or with a re-ranker, a query is a dialogue, see `split_turns`.
-        With a re-ranker its hits are those of the nearest texts that the re-ranker scores highest,
-        or whose scores plus weighted cosines are highest. With a calibration, a query whose best
-        hit does not exceed its threshold has none.
+        With a re-ranker its hits are those of the nearest texts that the re-ranker scores highest;
+        a calibration adds the cosine by its weight, and has a query without a good hit have none.
         """
-        config, responses = self.config, self.config.find == "responses"
-        # The mean of a dialogue's turns, which with heads is mapped by that of the context.
-        dialogues = responses or self.reranker
+        config = self.config
+        dialogues = self.reranker or config.find == "responses"
         contexts = [split_turns(query) if dialogues else [query] for query in queries]
-        rows = self.encoder.encode([*itertools.chain(*contexts)], show_progress=False)
-        ends = np.cumsum([len(context) for context in contexts])[:-1]
-        means = np.stack([part.mean(axis=0) for part in np.split(rows, ends)])
-        if responses:
-            means = self.encoder.project(means, "context")
-        weight, least = config.cosine_weight, -math.inf
+        weight, least = 0.0, -math.inf
         if self.calibration:
             weight = self.calibration.cosine_weight
             least = self.calibration.threshold(config.false_accepts)
-        found = self.index.search(means, config.rerank_top if self.reranker else config.top)
+        found = self.find(contexts, config.rerank_top if self.reranker else config.top)
         if self.reranker is None:
             return [hits if hits[0].cosine > least else [] for hits in found]
         texts = [[hit.text for hit in hits] for hits in found]
@@ -145,6 +130,15 @@ class Searcher:
             best = [dataclasses.replace(hits[place], score=float(row[place])) for place in order]
             answers.append([dataclasses.replace(hit, rank=n) for n, hit in enumerate(best, 1)])
         return answers
+
+    def find(self, contexts: Sequence[list[str]], top: int) -> list[list[Hit]]:
+        """The texts nearest to the mean of each context's turns, mapped by its head if there is."""
+        rows = self.encoder.encode([*itertools.chain(*contexts)], show_progress=False)
+        ends = np.cumsum([len(context) for context in contexts])[:-1]
+        means = np.stack([part.mean(axis=0) for part in np.split(rows, ends)])
+        if self.config.find == "responses":
+            means = self.encoder.project(means, "context")
+        return self.index.search(means, top)
 
     def answer_all(self, queries: Iterable[str]) -> Iterator[tuple[str, list[Hit]]]:
         """Yields every query with its hits; queries are processed in large groups."""
@@ -202,7 +196,7 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
             raise InputError(f"`index`={folder}: exists and is not an index; give another folder")
         build = config.overwrite or not folder.exists()
         if build and not config.corpus:
-            raise InputError(f"`index`={folder}: no such index; give `corpus` to build it from")
+            raise InputError(f"`index`={folder}: no such index; search builds it, from `corpus`")
 
         # All is loaded before the index is built, which takes long.
         encoder = load_first_stage(config, config.find)
@@ -236,12 +230,12 @@ def build_index(
     """Builds the index of `corpus`, made from `sources`; logs an approximate one's recall."""
     approximate = config.index_type == "ivf"
     if approximate:
-        layout.import_faiss()  # before the embedding, which takes long
+        require(*layout.FAISS)  # before the embedding, which takes long
     with atomic_directory(folder, config.overwrite) as partial:
         texts = layout.write_corpus_texts(pathlib.Path(config.corpus), partial)
         embeddings = partial / layout.EMBEDDINGS_FILE
         with embeddings.open("wb") as file:
-            for rows in encoder.encode_blocks(texts, _TEXTS_AT_A_TIME):
+            for rows in encoder.encode_blocks(texts, 65_536):  # at a time
                 if config.find == "responses":
                     rows = encoder.project(rows, "response")
                 if not file.tell():

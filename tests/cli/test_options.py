@@ -140,7 +140,6 @@ REFUSED_BY_JOBS = [
     (f"{SEARCH} --corpus=c --query=\u3000", "`query`"),
     (f"{SEARCH} --corpus=c --top=0", "`top`"),
     (f"{SEARCH} --corpus=c --rerank_top=9", "`rerank_top`"),
-    (f"{SEARCH} --corpus=c --cosine_weight=9.0", "`cosine_weight`"),
     (f"{SEARCH} --corpus=c --reranker=r --rerank_top=3", "`rerank_top`"),
     (f"{SEARCH} --corpus=c --projection=context", "`projection`"),
     (f"{SEARCH} --corpus=c --find=responses --truncate_dim=8", "`truncate_dim`"),

@@ -125,6 +125,31 @@ def test_search_answers_only_what_is_good_enough(folder, tmp_path, capsys):
         ask(1)
 
 
+def test_wrong_responses_can_be_what_an_index_finds(folder, tmp_path):
+    sessions = read_dialogues(folder / "dev.jsonl")
+    texts = [turn.text for session in sessions for turn in session.turns]
+    (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in texts))
+    stages = [f"--model={folder}/model", f"--reranker={folder}/reranker"]
+    index = f"--index={tmp_path}/index"
+    main(["search", *stages, index, f"--corpus={tmp_path}/texts.txt", "--query=ok"])
+    stages += [index, "--max_samples=20"]
+    found = calibrate(folder, tmp_path / "it.json", *stages, "--candidates=5")
+
+    encoder = dcse_tf.SentenceEncoder.load(folder / "model")
+    rows = encoder.encode(texts, normalize_embeddings=True)
+    wrong = []
+    for sample in make_samples(sessions, candidates=2, context_turns=3, max_samples=20, seed=0):
+        mean = encoder.encode(sample.context).mean(axis=0)
+        cosines = dict(zip(texts, (rows @ mean / np.linalg.norm(mean)).tolist()))
+        del cosines[sample.candidates[0]]
+        near = sorted(cosines, key=lambda text: -cosines[text])[:4]
+        scores = Reranker.load(folder / "reranker").score([sample.context], [near])[0]
+        wrong.append(max(scores + found.cosine_weight * np.array([cosines[x] for x in near])))
+    np.testing.assert_allclose(found.wrong, sorted(wrong), atol=1e-4)
+    with pytest.raises(SystemExit, match=r"--index=.*: has \d+ texts .* for 999 candidates"):
+        calibrate(folder, tmp_path / "it.json", *stages, "--max_samples=0", "--candidates=999")
+
+
 def test_a_calibration_of_other_models_is_refused(folder, tmp_path):
     calibrate(folder, tmp_path / "it.json", f"--model={folder}/reranker")
     models = [f"--model={folder}/model", f"--reranker={folder}/reranker"]
@@ -143,6 +168,7 @@ def test_a_calibration_of_other_models_is_refused(folder, tmp_path):
     for flags, problem in (
         (["--find=responses", "--truncate_dim=3"], "--truncate_dim=3: has no meaning with --find"),
         (["--pooling=cls"], "--pooling=cls: has no meaning without --reranker"),
+        (["--index=i"], "--index=i: has no meaning without --reranker"),
         (["--candidates=9", "--max_samples=5"], "--max_samples=5: expected at least --cand.*=9"),
     ):
         with pytest.raises(SystemExit, match=problem):
@@ -151,5 +177,5 @@ def test_a_calibration_of_other_models_is_refused(folder, tmp_path):
         calibrate(folder, tmp_path, "--model=nothing")
     (tmp_path / "few.jsonl").write_text("")
     flags = ["--model=nothing", f"--check_dialogues={tmp_path}/few.jsonl"]
-    with pytest.raises(SystemExit, match=r"few.jsonl: too few different responses"):
+    with pytest.raises(SystemExit, match=r"few.*: too few different responses .* of 0 dialogues"):
         calibrate(folder, tmp_path / "more.json", *flags)

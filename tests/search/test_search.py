@@ -254,17 +254,12 @@ def test_what_embeddings_found_is_ordered_by_a_reranker(config, encoder, tmp_pat
     scores = dict(zip(nearest, Reranker.load(reranker).score([turns], [nearest])[0].tolist()))
     by_text = dict(zip(DISTINCT, cosines.tolist()))
     reranked = config.replace(reranker=str(reranker), rerank_top=4, top=3)
-    orders = []
-    for weight in (0.0, 1e4):
-        expected = sorted(nearest, key=lambda t: -(scores[t] + weight * by_text[t]))[:3]
-        _, hits = ask(reranked.replace(cosine_weight=weight), ["ok", DIALOGUE])
-        orders.append([hit.text for hit in hits])
-        assert orders[-1] == expected
-        assert [hit.rank for hit in hits] == [1, 2, 3]
-        for hit in hits:
-            assert hit.score == pytest.approx(scores[hit.text], abs=1e-5)
-            assert hit.cosine == pytest.approx(by_text[hit.text], abs=1e-5)
-    assert orders[0] != orders[1]
+    _, hits = ask(reranked, ["ok", DIALOGUE])
+    assert [hit.text for hit in hits] == sorted(nearest, key=lambda text: -scores[text])[:3]
+    assert [hit.rank for hit in hits] == [1, 2, 3]
+    for hit in hits:
+        assert hit.score == pytest.approx(scores[hit.text], abs=1e-5)
+        assert hit.cosine == pytest.approx(by_text[hit.text], abs=1e-5)
 
 
 def test_turns_are_separated_by_their_mark():
@@ -295,7 +290,7 @@ def test_a_folder_that_is_no_index_is_never_replaced(config, tmp_path):
         with pytest.raises(InputError, match="exists and is not an index"):
             ask(config.replace(index=str(tmp_path), overwrite=overwrite), [])
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
-    with pytest.raises(InputError, match=r"no such index; give `corpus`"):
+    with pytest.raises(InputError, match=r"no such index; search builds it"):
         ask(config.replace(index=str(tmp_path / "none"), corpus=""), [])
 
 
@@ -341,8 +336,8 @@ def test_queries_of_a_flag_a_file_a_pipe_and_a_terminal_are_answered_alike(
 
 def answer(hits, reranker=None, calibration=None):
     """Answers to one query for each list of hits that an index finds."""
-    values = {"find": "responses", "cosine_weight": 0.0, "false_accepts": 50.0, "top": 40}
-    config = types.SimpleNamespace(rerank_top=40, **values)
+    values = {"find": "responses", "false_accepts": 50.0, "top": 40, "rerank_top": 40}
+    config = types.SimpleNamespace(**values)
     index = types.SimpleNamespace(search=lambda means, top: hits)
     encoder = types.SimpleNamespace(
         encode=lambda texts, show_progress: np.ones((len(texts), 2)), project=lambda rows, _: rows
@@ -361,3 +356,6 @@ def test_of_texts_that_a_reranker_scores_alike_the_nearer_comes_first():
     reranker = types.SimpleNamespace(score=lambda *_, **__: [np.arange(40) % 2 * 1.0])
     (found,) = answer([hits], reranker)
     assert [hit.line for hit in found] == [*range(2, 41, 2), *range(1, 41, 2)]
+    # By score + 60 cosine a place is worth 0.6, less than the score's 1, and three are more.
+    (found,) = answer([hits], reranker, Calibration({}, 60.0, [0.0]))
+    assert [hit.line for hit in found[:6]] == [2, 1, 4, 3, 6, 5]
