@@ -285,7 +285,7 @@ def test_a_question_of_mutual_is_a_group_of_its_dialogue(tmp_path):
     [
         ({"article": "hello m : hi"}, 'begin with "m : " or "f : ", found .hello'),
         ({"article": ""}, "begin with"),
-        ({"answers": "C"}, '"answers" to be one of AB'),
+        ({"answers": "C"}, "\"answers\" to be one of AB, .*; found 'C' and \\[1, 1\\] turns"),
         ({"answers": ""}, '"answers" to be one of AB'),
         ({"options": ["f : no", "f : a m : b"]}, "a turn an option"),
         ({"options": ["f : no", 3]}, "found 3"),

@@ -245,8 +245,7 @@ def read_mutual_groups(
 ) -> Iterator[tuple[int, CandidateGroup]]:
     """See `GroupReader`, of MuTual (Cui et al. 2020): {"article", "options", "answers", "id"}.
 
-    Questions about one dialogue have contexts of different lengths, down to one turn, by which
-    their dialogue is named.
+    Contexts of one dialogue have different lengths, down to one turn, by which it is named.
     """
 
     def parse(number: int, value: Any) -> tuple[int, CandidateGroup]:
@@ -255,7 +254,8 @@ def read_mutual_groups(
         options = [_split_mutual(text) for text in get_field(value, "options", list)]
         letters = "ABCDEFGHIJ"[: len(options)]
         if len(answer) != 1 or answer not in letters or any(len(each) != 1 for each in options):
-            raise ValueError(f'expected "answers" to be one of {letters}, and a turn an option')
+            got = f"found {answer!r:.20} and {[*map(len, options)]} turns"
+            raise ValueError(f'expected "answers" to be one of {letters}, a turn an option; {got}')
         texts = tuple(turn.text for (turn,) in options)
         labels = tuple(int(letter == answer) for letter in letters)
         (context, *_) = [_drop_blank(turns, text) for text in texts]
