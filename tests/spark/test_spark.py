@@ -104,7 +104,7 @@ def test_rows_of_tables_in_any_order_are_gathered(session, model, tmp_path, monk
     frames[0].write.orc(f"file://{tmp_path}/a.orc")
     frames[1].write.parquet(f"file://{tmp_path}/b.parquet")
     frames[2].createOrReplaceTempView("turns")
-    paths = (f"{tmp_path}/a.orc/*.orc", f"{tmp_path}/b.parquet", "turns")
+    paths = (f"{tmp_path}/a.orc/**/part*.orc", f"{tmp_path}/b.parquet", "turns")
     many = one.replace(input=paths, output_dir=f"{tmp_path}/many")
     prepare_on_spark(many)
     files, manifest = _read(tmp_path / "one")
