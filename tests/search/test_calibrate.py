@@ -125,29 +125,29 @@ def test_search_answers_only_what_is_good_enough(folder, tmp_path, capsys):
         ask(1)
 
 
-def test_wrong_responses_can_be_what_an_index_finds(folder, tmp_path):
-    sessions = read_dialogues(folder / "dev.jsonl")
-    texts = [turn.text for session in sessions for turn in session.turns]
+@pytest.mark.parametrize("count", [20, 5])
+def test_wrong_responses_can_be_what_an_index_finds(folder, tmp_path, count):
+    settings = {"candidates": 2, "context_turns": 3, "max_samples": 20, "seed": 0}
+    samples = make_samples(read_dialogues(folder / "dev.jsonl"), **settings)
+    texts = [sample.candidates[0] for sample in samples]  # each is true once and wrong 19 times
     (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in texts))
-    stages = [f"--model={folder}/model", f"--reranker={folder}/reranker"]
-    index = f"--index={tmp_path}/index"
-    main(["search", *stages, index, f"--corpus={tmp_path}/texts.txt", "--query=ok"])
-    stages += [index, "--max_samples=20"]
-    found = calibrate(folder, tmp_path / "it.json", *stages, "--candidates=5")
+    models = f"--model={folder}/model", f"--reranker={folder}/reranker", f"--index={tmp_path}/index"
+    main(["search", *models, f"--corpus={tmp_path}/texts.txt", "--query=ok"])
+    given = *models, "--max_samples=20", f"--candidates={count}"
+    found = calibrate(folder, tmp_path / "it.json", *given)
 
     encoder = dcse_tf.SentenceEncoder.load(folder / "model")
     rows = encoder.encode(texts, normalize_embeddings=True)
     wrong = []
-    for sample in make_samples(sessions, candidates=2, context_turns=3, max_samples=20, seed=0):
+    for sample in samples:
         mean = encoder.encode(sample.context).mean(axis=0)
-        cosines = dict(zip(texts, (rows @ mean / np.linalg.norm(mean)).tolist()))
-        del cosines[sample.candidates[0]]
-        near = sorted(cosines, key=lambda text: -cosines[text])[:4]
-        scores = Reranker.load(folder / "reranker").score([sample.context], [near])[0]
-        wrong.append(max(scores + found.cosine_weight * np.array([cosines[x] for x in near])))
+        cosines = rows @ mean / np.linalg.norm(mean)
+        scores = Reranker.load(folder / "reranker").score([sample.context], [texts])[0]
+        near = [x for x in np.argsort(-cosines) if texts[x] != sample.candidates[0]][: count - 1]
+        wrong.append(max((scores + found.cosine_weight * cosines)[near]))
     np.testing.assert_allclose(found.wrong, sorted(wrong), atol=1e-4)
     with pytest.raises(SystemExit, match=r"--index=.*: has \d+ texts .* for 999 candidates"):
-        calibrate(folder, tmp_path / "it.json", *stages, "--max_samples=0", "--candidates=999")
+        calibrate(folder, tmp_path / "it.json", *models, "--candidates=999")
 
 
 def test_a_calibration_of_other_models_is_refused(folder, tmp_path):
