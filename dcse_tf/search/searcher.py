@@ -108,7 +108,7 @@ class Searcher:
 
         If responses are searched, or with a re-ranker, a query is a dialogue, see `split_turns`.
         With a re-ranker its hits are those of the nearest texts that the re-ranker scores highest;
-        a calibration adds the cosine by its weight, and has a query without a good hit have none.
+        a calibration adds the weighted cosine, and a query whose best hit is too low has none.
         """
         config = self.config
         dialogues = self.reranker or config.find == "responses"
