@@ -34,14 +34,14 @@ def train(options: TrainOptions, judged: bool = True) -> Outcome | None:
     With `average_with`, trains by that preset, too, not `judged` by a verdict, and averages both.
     Returns None on workers other than the chief, which alone evaluates and writes.
     """
-    worker, run_dir, other, average = read_worker(), pathlib.Path(options.run_dir), None, ""
+    worker, run_dir = read_worker(), pathlib.Path(options.run_dir)
+    other, average = None, ""
     if preset := getattr(options, "average_with", ""):
         try:
             flags = read_flags(TrainOptions, "train", [f"--preset={preset}"])[1]
             if (task := flags.get("task", options.task)) != options.task:
                 raise OptionError(f"its task is {task}; expected a preset of this task")
-            own = {"run_dir": f"{run_dir}/{preset}", "average_with": ""}
-            other = options.replace(**flags | own)
+            other = options.replace(**flags | {"run_dir": run_dir / preset, "average_with": ""})
         except OptionError as error:
             options.refuse("average_with", str(error))
 
