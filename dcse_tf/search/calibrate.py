@@ -42,11 +42,11 @@ class CalibrateOptions(ModelOptions):
     )
     find: str = option("similar", "As in search.", choices=("similar", "responses"))
     reranker: str = option("", "Re-ranker, the second stage, as in search.", path="reads")
-    candidates: int = option(10, "Responses to rank, one true; of an `index` 101.", minimum=2)
+    candidates: int = option(
+        0, "Responses to rank, one true. 0: 10, of an `index` 101.", minimum=2, or_zero=True
+    )
     index: str = option(
-        "",
-        "Index of search, whose finds are then wrong. Default: responses of other dialogues are.",
-        path="reads",
+        "", "Of search; what it finds is wrong. Default: other dialogues' responses.", path="reads"
     )
     context_turns: int = option(3, "Turns before a response in its context, at most.", minimum=1)
     max_samples: int = option(1000, "Dialogues of a file, at most. 0: all.", minimum=0)
@@ -55,7 +55,6 @@ class CalibrateOptions(ModelOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         search.check_first_stage(self)
-        check_drawing(self)
         if self.find == "similar":  # without `reranker`, `model` is one, which gives no embeddings
             self.check_needed("reranker", *EncoderOptions.fields(), "truncate_dim", "index")
 
@@ -69,8 +68,9 @@ def calibrate(options: CalibrateOptions) -> str:
     """
     with atomic_file(pathlib.Path(options.output)) as partial:  # before anything long is done
         files = resolve_inputs([options.dialogues, *options.check_dialogues], "check_dialogues")
-        count = 101 if options.index and not options.is_given("candidates") else options.candidates
+        count = options.candidates or (search.RERANK_TOP + 1 if options.index else 10)
         to_draw = options.replace(candidates=2 if options.index else count)
+        check_drawing(to_draw)
         drawn = [draw_samples(path, to_draw, seed=0) for path in files]
         encoder = reranker = None
         if options.index:

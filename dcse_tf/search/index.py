@@ -87,8 +87,7 @@ def find_nearest(
     """
     best: list[Nearest] = [(np.zeros(0, np.int64), np.zeros(0)) for _ in queries]
     for start in range(0, len(matrix), block_rows):
-        products = np.asarray(queries @ np.asarray(matrix[start : start + block_rows]).T)
-        for place, row in enumerate(products):
+        for place, row in enumerate(queries @ np.asarray(matrix[start : start + block_rows]).T):
             rows, cosines = best[place]
             floor = cosines[-1] if len(rows) == top else -np.inf
             if len(row) > top:

@@ -25,6 +25,7 @@ from dcse_tf.search.calibration import CalibratedOptions, Calibration
 from dcse_tf.search.embed_file import write_header
 from dcse_tf.search.index import MADE_FROM_FILE, Hit, SearchIndex
 
+RERANK_TOP = 100  # texts, by default
 _QUERIES_AT_A_TIME = 256
 _SETTINGS = ("pooling", "max_sequence_length", "truncate_dim")
 
@@ -67,7 +68,7 @@ class SearchOptions(CalibratedOptions):
         "A query is then a dialogue, with turns separated by [EOT].",
         path="reads",
     )
-    rerank_top: int = option(100, "With `reranker`: texts to find and then re-order.", minimum=1)
+    rerank_top: int = option(RERANK_TOP, "With `reranker`: texts to find and re-order.", minimum=1)
     output: str = option(
         "",
         "File for the answers, a JSON object a query, which is replaced; - for standard output. "
@@ -201,8 +202,7 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
         # All is loaded before the index is built, which takes long.
         encoder = load_first_stage(config, config.find)
         reranker = Reranker.from_options(config, "reranker") if config.reranker else None
-        stages = describe_stages(config.find, encoder, reranker)
-        calibration = config.read_calibration(stages)
+        calibration = config.read_calibration(describe_stages(config.find, encoder, reranker))
         # The fingerprint covers the settings, which are listed so that messages can name them.
         now: dict[str, Any] = {
             layout.INDEX_TYPE: config.index_type,

@@ -64,7 +64,7 @@ BUDGETS = {
     "matching": 608,
     "reading": 653,
     "reranker": 421,
-    "search": 897,
+    "search": 896,
     "serving": 488,
     "sets": 474,
     "spark": 352,
