@@ -206,9 +206,12 @@ def read_files(
     found: Iterable[tuple] = itertools.chain.from_iterable(each)
     if config.format == "table":  # a dialogue's rows may stand in several files
         found = read_tables(paths, bad_lines, columns)
+    known = config.alternate_roles
     for session_id, turns, *given in found:
         spoken = turns[:-1] if given else turns  # a group always has the responder's role
-        if spoken and not (config.alternate_roles or any(turn.role for turn in spoken)):
+        known = known or any(turn.role for turn in spoken)
+        # Where other sessions have roles, one without is taken for a single speaker's.
+        if not known and len(spoken) > 1:
             told = f"{','.join(config.input)}: the turns of session {session_id!r} have no roles"
             advice = "`alternate_roles` gives them to two speakers in turn"
             raise InputError(f"`input`={told}; {advice}")
@@ -224,12 +227,12 @@ def join_session(raw: Session, config: CorpusOptions, dropped: Dropped) -> Sessi
     of one speaker were joined.
     """
     session_id, turns, given = raw.session_id, raw.turns, raw.given
+    if config.alternate_roles:
+        turns = tuple(turn._replace(role="ab"[n % 2]) for n, turn in enumerate(turns))
     spoken = make_session(session_id, turns, join=False).turns
     dropped["empty_utterances"] += len(turns) - len(spoken)
     if given and not make_session(session_id, turns[-1:]).turns:  # a response of HTML alone
         spoken = ()
-    if config.alternate_roles:
-        spoken = tuple(turn._replace(role="ab"[n % 2]) for n, turn in enumerate(spoken))
     joined = spoken
     if config.join_consecutive:
         # A response with given candidates is never joined to the turn before it.

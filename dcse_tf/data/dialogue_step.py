@@ -445,6 +445,8 @@ def draw_pairs(step: DialogueStep, kind: str, masking: MaskingRule) -> Segments:
 
     labels = tf.cast(rows.targets["labels"], tf.int32)
     targets = {"labels": labels, "weights": rows.targets["weights"]}
+    if PAIRS[kind] == 2:
+        targets["hints"] = tf.zeros_like(labels)  # the best rule is to say always the same
     return dataclasses.replace(rows, targets=targets, rule=None, finish=finish)
 
 

@@ -46,7 +46,7 @@ class PostTrainingOptions(SequenceOptions, MaskingOptions):
         "continued pre-training on dialogues for response_selection: masked tokens and two segments"
     )
     similarities = ()
-    scores = ("masked_lm_accuracy", "pairs_accuracy")
+    scores = ("masked_lm_accuracy", "pairs_accuracy", "pairs_chance")  # the last of two classes
 
     task: str = "post_training"
     epochs: float = 25.0

@@ -167,6 +167,19 @@ def test_lines_with_negatives_are_sessions_of_the_dialogues_that_they_are_window
     ]
 
 
+def test_speakers_who_are_named_from_the_response_do_not_part_a_dialogue(tmp_path):
+    """Windows of 2, 3 and 4 turns; the response is always b's, but not the turns before it."""
+    talk = ["my screen is black", "since when", "since this morning", "reboot it"]
+    lines = [line(k, *talk[:n], (talk[n], "no")[1 - k]) for n in (1, 2, 3) for k in (1, 0)]
+    sessions, _ = read_given(write_lines(tmp_path / "t", *lines), "ubuntu_candidates")
+    assert [given.dialogue for *_, given in sessions] == ["t-5"] * 3
+
+
+def test_a_blank_negative_is_a_candidate_as_any_other(tmp_path):
+    path = write_lines(tmp_path / "groups.jsonl", json.dumps(make_group(negatives=[" ", "no"])))
+    assert read(path, "jsonl")[0][0].candidates == ("s0 t2", " ", "no")
+
+
 def test_the_true_response_is_last_wherever_it_stands_in_the_file(tmp_path):
     group = make_group(labels=[0, 0, 1])
     del group["dialogue"]

@@ -4,6 +4,7 @@ A turn's only token says what it is: 100 x session + turn.
 """
 
 import collections
+import functools
 
 import numpy as np
 import pytest
@@ -181,6 +182,8 @@ def test_what_a_rule_gets_right_that_does_not_read(steps):
 
     assert score_rule(match, steps) == 50.0
     assert score_rule(match, steps, False) == pytest.approx(75.0, abs=6)
+    post_training = functools.partial(tasks.draw_pairs, kind="utterance", masking=None)
+    assert score_rule(post_training, steps) == pytest.approx(50.0, abs=10)
 
 
 def test_the_best_rule_of_each_half_answers_the_other():

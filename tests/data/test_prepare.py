@@ -226,8 +226,9 @@ def test_settings_change_what_is_kept(tmp_path):
     assert prepared(tsv(DIALOGUES).encode() + b"broken\n\xff\n", max_bad_lines=2) == (3, 7, 2)
     html = json_lines({"a": [("x", "<b>s0</b> t0"), ("y", "s0&#32;t1")]})
     assert prepared(html, format="jsonl", strip_html=True) == (1, 2, 0)
-    one_role = {"a": [("x", "s0 t0"), ("x", "s0 t1")]}
-    assert prepared(tsv(one_role), alternate_roles=True) == (1, 2, 0)
+    # The second speaker's first turn is an image, so that the first one says two.
+    one_role = {"a": [("x", "s0 t0"), ("x", "<img>"), ("x", "s0 t1"), ("x", "s0 t2")]}
+    assert prepared(tsv(one_role), alternate_roles=True, strip_html=True) == (1, 2, 0)
     latin = tsv({"ä": DIALOGUES["a"]}).encode("latin-1")
     assert prepared(latin, encoding="latin-1") == (1, 3, 0)
 

@@ -144,6 +144,9 @@ def test_without_roles_speakers_alternate_if_asked(tmp_path):
     path.write_text(json.dumps(group | {"labels": [1, 0]}))
     with refused:
         read(path, format="candidates")
+    # One session without them, of several, is taken for a single speaker's.
+    path = write_lines(tmp_path / "f", *map(json.dumps, [OPENAI, ["hi"], ["hi", "ho"]]))
+    assert len(read(path, format="messages")[0]) == 3
 
 
 def test_parquet_with_a_turn_a_row(tmp_path):
@@ -180,7 +183,7 @@ def test_parquet_with_a_session_a_row(tmp_path):
 
 OPENAI = {
     "messages": [
-        {"role": "system", "content": "Be kind"},
+        {"role": "System", "content": "Be kind"},
         {"role": "user", "content": [{"type": "text", "text": "你好"}, {"type": "image_url"}]},
         {"role": "assistant", "content": None, "tool_calls": []},
         {"role": "tool", "content": "{}"},

@@ -65,12 +65,15 @@ def check_groups(
     read: GroupReader, path: pathlib.Path, bad_lines: BadLines, several_positives: bool = False
 ) -> Iterator[tuple[int, CandidateGroup]]:
     """Yields those groups of a file that have a true response and a negative, and an id of their
-    own; the others count as bad lines.
+    own; the others count as bad lines. Turns with nothing to read are left out.
     """
     known: set[str] = set()
     advice = "" if several_positives else "; evaluate's `several_positives` allows several"
 
     def check(number: int, group: CandidateGroup) -> tuple[int, CandidateGroup]:
+        context = tuple(turn for turn in group.context if not is_blank(turn.text))
+        if not context or any(map(is_blank, itertools.compress(group.candidates, group.labels))):
+            raise ValueError(f"the {'response' if context else 'context'} is empty")
         if len(set(group.labels)) < 2:
             told = "expected candidates with label 1 and with label 0, found only one of them"
             raise ValueError(told + (advice if any(group.labels) else ""))
@@ -79,7 +82,7 @@ def check_groups(
         if group.id in known:
             raise ValueError(f"the id {group.id!r} is another group's")
         known.add(group.id)
-        return number, group
+        return number, dataclasses.replace(group, context=context)
 
     return reading.convert(read(path, bad_lines, several_positives), check, path, bad_lines)
 
@@ -92,24 +95,17 @@ def read_given_sessions(
     """
     # The second reading tells of bad lines.
     groups = check_groups(read, path, BadLines(sys.maxsize, 0, bad_lines.encoding))
-    unnamed = ((line, group.window) for line, group in groups if group.id == _name(path, line))
-    names = {line: _name(path, own[0]) for own, _ in merge_windows(unnamed) for line in own}
+    # Speakers may be named by their distance from the response, so otherwise in every window.
+    unnamed = (
+        (line, [turn._replace(role="") for turn in group.window])
+        for line, group in groups
+        if group.id == f"{path.name}-{line}"
+    )
+    names = {line: f"{path.name}-{own[0]}" for own, _ in merge_windows(unnamed) for line in own}
     for line, group in check_groups(read, path, bad_lines):
         dialogue = group.dialogue or names.get(line, group.id)
         negatives = itertools.compress(group.candidates, map(operator.not_, group.labels))
         yield group.id, group.window, GivenCandidates(dialogue, tuple(negatives))
-
-
-def _name(path: pathlib.Path, line: int) -> str:
-    return f"{path.name}-{line}"
-
-
-def _drop_blank(context: list[Utterance], response: str) -> tuple[Utterance, ...]:
-    """The turns of a context with something to read; ValueError if none or no response has."""
-    kept = tuple(turn for turn in context if not is_blank(turn.text))
-    if not kept or is_blank(response):
-        raise ValueError(f"the {'response' if kept else 'context'} is empty")
-    return kept
 
 
 def read_groups_jsonl(
@@ -126,8 +122,7 @@ def read_groups_jsonl(
             raise ValueError('expected "id" and all of "candidates" to be texts')
         if len(labels) != len(texts) or not all(type(k) is int and k in (0, 1) for k in labels):
             raise ValueError('expected "labels" to have 0 or 1 for each of "candidates"')
-        (context, *_) = [_drop_blank(turns, text) for text in texts] or [()]
-        return number, CandidateGroup(name, context, texts, labels, responder, dialogue)
+        return number, CandidateGroup(name, tuple(turns), texts, labels, responder, dialogue)
 
     return reading.read_json_lines(path, bad_lines, parse)
 
@@ -143,18 +138,18 @@ class CandidateLines:
     name_afterwards: bool = False
 
     def _read(
-        self, path: pathlib.Path, bad_lines: BadLines, finish: Callable[..., Any]
-    ) -> Iterator[tuple[int, int, Any, Utterance]]:
-        """Yields (line number, label, context as `finish` makes it, response) of each line."""
+        self, path: pathlib.Path, bad_lines: BadLines
+    ) -> Iterator[tuple[int, int, list[Utterance], Utterance]]:
+        """Yields (line number, label, context, response) of each line."""
 
-        def parse(number: int, line: str) -> tuple[int, int, Any, Utterance]:
+        def parse(number: int, line: str) -> tuple[int, int, list[Utterance], Utterance]:
             label, *texts = line.split("\t")
             if label.strip() not in ("0", "1") or len(texts) < 2:
                 told = f"{len(texts) + 1} field(s), the first {label[:20]!r}"
                 wanted = "0 or 1, the context's turns and the response, tab-separated"
                 raise ValueError(f"expected {wanted}; found {told}")
             *context, response = self.parse(texts)
-            return number, int(label), finish(context, response.text), response
+            return number, int(label), context, response
 
         return reading.convert(read_lines(path, bad_lines), parse, path, bad_lines)
 
@@ -164,7 +159,7 @@ class CandidateLines:
         """See `GroupReader`. Neighbouring lines with the same context are a group, but another true
         response begins another group unless there may be several in one.
         """
-        rows = self._read(path, bad_lines, _drop_blank)
+        rows = self._read(path, bad_lines)
         for context, same in itertools.groupby(rows, operator.itemgetter(2)):
             members = list(same)
             positives = [place for place, (_, label, *_) in enumerate(members) if label]
@@ -173,21 +168,21 @@ class CandidateLines:
                 lines, labels, _, responses = zip(*members[begin:end], strict=True)
                 true = responses[labels.index(max(labels))]
                 texts = tuple(response.text for response in responses)
-                name = _name(path, lines[0])
-                yield lines[0], CandidateGroup(name, context, texts, labels, true.role)
+                name = f"{path.name}-{lines[0]}"
+                yield lines[0], CandidateGroup(name, tuple(context), texts, labels, true.role)
 
     def read_dialogues(self, path: pathlib.Path, bad_lines: BadLines) -> Sessions:
         """Yields the dialogues that the lines are windows of (`merge_windows`), named by file and
         line, without negatives.
         """
-        rows = self._read(path, bad_lines, lambda context, response: context)
+        rows = self._read(path, bad_lines)
         windows = ((line, [*context, response]) for line, label, context, response in rows if label)
         if self.name_afterwards:
             windows = ((line, [t._replace(role="") for t in turns]) for line, turns in windows)
         for lines, turns in merge_windows(windows):
             if self.name_afterwards:
                 turns = [turn._replace(role="ab"[n % 2]) for n, turn in enumerate(turns)]
-            yield _name(path, lines[0]), turns
+            yield f"{path.name}-{lines[0]}", turns
 
 
 # The spaces of the word segmentation. A space between two Latin words or numbers is kept, as it may
@@ -258,10 +253,9 @@ def read_mutual_groups(
             raise ValueError(f'expected "answers" to be one of {letters}, a turn an option; {got}')
         texts = tuple(turn.text for (turn,) in options)
         labels = tuple(int(letter == answer) for letter in letters)
-        (context, *_) = [_drop_blank(turns, text) for text in texts]
         dialogue = f"{hash_number(repr(turns[0])):016x}"
         responder = options[letters.index(answer)][0].role
-        return number, CandidateGroup(name, context, texts, labels, responder, dialogue)
+        return number, CandidateGroup(name, tuple(turns), texts, labels, responder, dialogue)
 
     return reading.read_json_lines(path, bad_lines, parse)
 
@@ -273,7 +267,7 @@ def read_mutual(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
     """
     groups = read_mutual_groups(path, bad_lines)
     for lines, turns in merge_windows((line, [*group.context]) for line, group in groups):
-        yield _name(path, lines[0]), turns
+        yield f"{path.name}-{lines[0]}", turns
 
 
 # Windows: a line has the turns around a response. As sessions of their own, lines of one dialogue

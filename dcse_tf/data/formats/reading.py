@@ -214,8 +214,8 @@ def read_messages(
 
     def parse(number: int, value: Any) -> tuple[str, list[Utterance]]:
         name, turns = parse_dialogue(value, columns or {})
-        if len({turn.role for turn in turns} - _SILENT) > 1:
-            turns = [turn for turn in turns if turn.role not in _SILENT]
+        if len({turn.role.casefold() for turn in turns} - _SILENT) > 1:
+            turns = [turn for turn in turns if turn.role.casefold() not in _SILENT]
         return name or f"{path.name}-{number}", turns
 
     if is_parquet(path):
