@@ -246,11 +246,8 @@ def _load(
                 "response selection needs both heads; evaluate what it was exported from"
             )
         if not match:
-            logging.warning(
-                "%s has only sentence embeddings, no token embeddings: response selection by "
-                "cosine only",
-                encoder.name,
-            )
+            lacks = "%s has only sentence embeddings: response selection by cosine only"
+            logging.warning(lacks, encoder.name)
 
     def score(samples: Sequence[Sample]) -> Scores:
         found = selection.score_by_matching(samples, match) if match else {}

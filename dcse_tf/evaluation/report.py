@@ -71,8 +71,7 @@ def format_table(results: list[Result]) -> str:
             ends = f"{limits[0]:.2f} to {limits[1]:.2f}" if limits else ""
             rows.append((file, label, result.context, value, ends, chance))
         if "groups" in scores:
-            size = f"{scores['candidates']:.0f}"
-            of = "groups_of_"
+            size, of = f"{scores['candidates']:.0f}", "groups_of_"
             counts = [f"{scores[k]:.0f} of {k.removeprefix(of)}" for k in scores if of in k]
             told = f"{scores['groups']:.0f} groups"
             if len(counts) == 1:

@@ -27,8 +27,9 @@ def build_surroundings_set(
     """Draws turns that have a turn before and after, and ranks them by their surroundings.
 
     Every turn is a query. Its candidates are the turns that speakers of its role say in other
-    dialogues, its positives the ten of them with the highest sum of two cosines: of the mean of up
-    to three turns before, and of up to three after. A text is drawn once, ignoring case.
+    dialogues (of any role, if too few do: it is a name), its positives the ten of them with the
+    highest sum of two cosines: of the mean of up to three turns before, and of up to three after. A
+    text is drawn once, ignoring case.
 
     Args:
         sessions: the dialogues, which no encoder to be scored was trained on.
@@ -68,7 +69,10 @@ def build_surroundings_set(
     owner = np.array([sessions[number].dialogue for number, _ in chosen])
     queries = []
     for place in range(len(chosen)):
-        allowed = np.flatnonzero((roles == roles[place]) & (owner != owner[place]))
+        others = owner != owner[place]
+        allowed = np.flatnonzero(others & (roles == roles[place]))
+        if len(allowed) <= 2 * _POSITIVES:
+            allowed = np.flatnonzero(others)
         ranked = allowed[np.argsort(-similarity[place, allowed], kind="stable")]
         if len(ranked) > 2 * _POSITIVES:
             queries.append(Query(place, ranked[:_POSITIVES], ranked[_POSITIVES:]))

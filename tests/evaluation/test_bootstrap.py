@@ -80,10 +80,12 @@ def test_a_difference_of_means_by_hand():
 
 def test_no_number_of_draws_gives_a_p_value_of_zero(monkeypatch):
     monkeypatch.setattr(bootstrap, "RESAMPLES", 999)
-    for change in (2, -2):
-        found = difference({"map": np.arange(5.0)}, {"map": np.arange(5.0) + change}, "map")
-        # All of 999 draws are on one side of 0: twice (0 + 1) / (999 + 1)
-        assert found.p_value == pytest.approx(0.002)
+    # All of 999 draws are on one side of 0: twice (0 + 1) / (999 + 1); so are, by chance, all of 5
+    # differences in one of 16 cases.
+    for change, items, p_value in ((2, 20, 0.002), (-2, 20, 0.002), (2, 5, 1 / 16), (-2, 2, 1 / 2)):
+        before = np.arange(float(items))
+        found = difference({"map": before}, {"map": before + change}, "map")
+        assert found.p_value == pytest.approx(p_value)
         assert (found.value, found.low, found.high) == pytest.approx((change, change, change))
 
 

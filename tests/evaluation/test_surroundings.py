@@ -89,17 +89,18 @@ def test_surroundings_are_compared_without_what_all_turns_share():
         assert {found.sentences[n] for n in query.positives} == nearest
 
 
-def test_candidates_are_of_other_dialogues_and_of_the_role():
+def test_candidates_are_of_other_dialogues_and_of_the_role_or_of_any_if_it_is_a_name():
     turns = [Utterance(("agent", "customer")[place % 2], f"t{place}") for place in range(40)]
     long = GivenCandidates("long", ())  # the dialogue that both pieces are of
     sessions = [Session(str(n), tuple(turns[n : n + 20]), long) for n in (0, 20)] + make_sessions()
     found = build_surroundings_set(sessions, encode, seed=0)
     roles = {turn.text: (turn.role, s.dialogue) for s in sessions for turn in s.turns}
-    assert any(found.sentences[query.sentence].startswith("t") for query in found.queries)
-    for query in found.queries:
-        role, dialogue = roles[found.sentences[query.sentence]]
+    asked = [roles[found.sentences[query.sentence]] for query in found.queries]
+    assert {("agent", "long"), ("customer", "long"), ("customer", "table-0")} < {*asked}
+    for query, (_, dialogue) in zip(found.queries, asked, strict=True):
         others = [roles[found.sentences[n]] for n in (*query.positives, *query.negatives)]
-        assert all(each[0] == role and each[1] != dialogue for each in others)
+        # Only the long dialogue has agents, who are compared with all others.
+        assert all(each[0] == "customer" and each[1] != dialogue for each in others)
 
 
 @pytest.mark.parametrize("sessions", [[], make_sessions(2)])
