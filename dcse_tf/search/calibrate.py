@@ -60,11 +60,8 @@ class CalibrateOptions(ModelOptions):
 
 
 def calibrate(options: CalibrateOptions) -> str:
-    """Writes the calibration to `output`, and returns what it does as a table.
-
-    Raises:
-        InputError: a model or a file of dialogues cannot be used.
-        OutputError: the output cannot be written.
+    """Writes the calibration to `output`, and returns what it does as a table. Raises InputError if
+    a model or a file of dialogues cannot be used, OutputError if the output cannot be written.
     """
     with atomic_file(pathlib.Path(options.output)) as partial:  # before anything long is done
         files = resolve_inputs([options.dialogues, *options.check_dialogues], "check_dialogues")
@@ -88,7 +85,8 @@ def calibrate(options: CalibrateOptions) -> str:
         alone = ways if encoder and reranker else {}
         weight = fit_weight(parts[0]) if alone else float(not reranker)
         wrong = sorted((parts[0] @ (weight, 1.0))[:, 1:].max(axis=1).tolist())
-        found = Calibration(search.describe_stages(options.find, encoder, reranker), weight, wrong)
+        stages = search.describe_stages(options.find, encoder, reranker)
+        found = Calibration(stages, weight, wrong, bool(options.index))
         write_json(partial, dataclasses.asdict(found), sort_keys=True)
 
     lines = [f"weight of the cosine {weight:g}, likeliest on {options.dialogues}"] * bool(alone)
@@ -114,9 +112,10 @@ def _find_rivals(samples: list[Sample], searcher: search.Searcher, count: int) -
     """Samples whose wrong candidates are what the searcher finds first, `count` with the true."""
     found = []
     for x, hits in zip(samples, searcher.find([x.context for x in samples], count), strict=True):
-        wrong = [hit.text for hit in hits if hit.text.casefold() != x.candidates[0].casefold()]
-        if len(wrong) < count - 1:
-            told = f"{len(wrong)} texts beside the true response, for {count} candidates"
+        true = x.candidates[0].casefold()
+        wrong = [hit.text for hit in hits if " ".join(hit.text.split()).casefold() != true]
+        if (few := len(wrong)) < count - 1:
+            told = f"{few} texts beside the true response; give `candidates`={few + 1}, not {count}"
             raise InputError(f"`index`={searcher.config.index}: has {told}")
         found.append(dataclasses.replace(x, candidates=[*x.candidates[:1], *wrong[: count - 1]]))
     return found

@@ -61,19 +61,21 @@ class Calibration:
         made_from: the models, by their fingerprints, and what the first stage finds.
         cosine_weight: weight of the first stage's cosine, which is added to the re-ranker's score.
         wrong: of each dialogue the best score of a wrong answer, the lowest first.
+        of_index: whether these are what an index finds, so that their rate holds there.
     """
 
     made_from: Mapping[str, Any]
     cosine_weight: float
     wrong: Sequence[float]
+    of_index: bool = False
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
         """Reads a file that `calibrate` wrote; InputError if it is another."""
         content = read_json_object(pathlib.Path(path).expanduser(), "what calibrate writes")
         with name_input(f"{path}: not what calibrate writes", KeyError, TypeError, ValueError):
-            before, weight = dict(content["made_from"]), float(content["cosine_weight"])
-            return cls(before, weight, sorted(map(float, content["wrong"])))
+            facts = dict(content["made_from"]), float(content["cosine_weight"])
+            return cls(*facts, sorted(map(float, content["wrong"])), bool(content.get("of_index")))
 
     def threshold(self, false_accepts: float) -> float:
         """The score that an answer has to exceed.

@@ -1,9 +1,8 @@
 """Embeds the lines of a file, which may be larger than memory.
 
-The lines are embedded in blocks. Until the last is done, the rows lie in a folder beside the
-output, OUTPUT.dcse_tf-partial, with a record of how many are on disk. A resumed job goes on after
-them and writes the same bytes as an uninterrupted one, because the embeddings of a block depend
-only on its own lines.
+The lines are embedded in blocks. Until the last is done, the rows lie beside the output, in
+OUTPUT.dcse_tf-partial, with a record of their number. A resumed job goes on after them and writes
+the same bytes as an uninterrupted one: the embeddings of a block depend only on its own lines.
 """
 
 import datetime

@@ -25,7 +25,7 @@ from dcse_tf.search.calibration import CalibratedOptions, Calibration
 from dcse_tf.search.embed_file import write_header
 from dcse_tf.search.index import MADE_FROM_FILE, Hit, SearchIndex
 
-RERANK_TOP = 100  # texts, by default
+RERANK_TOP = 100
 _QUERIES_AT_A_TIME = 256
 _SETTINGS = ("pooling", "max_sequence_length", "truncate_dim")
 
@@ -35,8 +35,7 @@ class SearchOptions(CalibratedOptions):
 
     corpus: str = option(
         "",
-        "Text file to search, one text a line, UTF-8; plain or compressed. Not needed if "
-        "`index` exists.",
+        "Text file to search, one text a line; plain or compressed. Not needed if `index` exists.",
         path="files",
     )
     find: str = option(
@@ -183,9 +182,8 @@ def split_turns(query: str) -> list[str]:
 
 @contextlib.contextmanager
 def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
-    """Opens the index that the settings name; one that does not exist is built first.
-
-    Raises InputError if it was made from another model or corpus.
+    """Opens the index that the settings name, which is built if it does not exist; InputError if it
+    was made from another model or corpus.
     """
     with contextlib.ExitStack() as stack:
         parent = "" if config.index else stack.enter_context(tempfile.TemporaryDirectory())
@@ -221,6 +219,8 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
         problem = f"`index`={folder}: was built with other settings or inputs"
         remedy = "give the same, another `index`, or `overwrite` to build it anew"
         require_same(compared, now, problem, remedy)
+        if calibration and not calibration.of_index and config.false_accepts < 100:
+            logging.warning("`calibration` is without `index`: far more wrong answers may be given")
         yield Searcher(config, index, encoder, reranker, calibration)
 
 

@@ -113,7 +113,9 @@ def test_search_answers_only_what_is_good_enough(folder, tmp_path, capsys):
     def ask(rate):
         capsys.readouterr()
         main(["search", *stages, *given, f"--false_accepts={rate}"])
-        return json.loads(capsys.readouterr().out)["answers"]
+        answered, log = capsys.readouterr()
+        assert ("without --index: far more wrong answers" in log) == (rate < 100)
+        return json.loads(answered)["answers"]
 
     every = ask(100)
     sums = [hit["score"] + found.cosine_weight * hit["cosine"] for hit in every]
@@ -130,7 +132,8 @@ def test_wrong_responses_can_be_what_an_index_finds(folder, tmp_path, count):
     settings = {"candidates": 2, "context_turns": 3, "max_samples": 20, "seed": 0}
     samples = make_samples(read_dialogues(folder / "dev.jsonl"), **settings)
     texts = [sample.candidates[0] for sample in samples]  # each is true once and wrong 19 times
-    (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in texts))
+    # A doubled space makes no other response.
+    (tmp_path / "texts.txt").write_text("".join(f" {x.replace(' ', '  ')}\n" for x in texts))
     models = f"--model={folder}/model", f"--reranker={folder}/reranker", f"--index={tmp_path}/index"
     main(["search", *models, f"--corpus={tmp_path}/texts.txt", "--query=ok"])
     given = *models, "--max_samples=19", f"--candidates={count}"
@@ -146,7 +149,7 @@ def test_wrong_responses_can_be_what_an_index_finds(folder, tmp_path, count):
         near = [x for x in np.argsort(-cosines) if texts[x] != sample.candidates[0]][: count - 1]
         wrong.append(max((scores + found.cosine_weight * cosines)[near]))
     np.testing.assert_allclose(found.wrong, sorted(wrong), atol=1e-4)
-    with pytest.raises(SystemExit, match=r"--index=.*: has \d+ texts .* for 101 candidates"):
+    with pytest.raises(SystemExit, match=r"--index=.*: has 19 .*; give --candidates=20, not 101"):
         calibrate(folder, tmp_path / "it.json", *models)
 
 
