@@ -5,9 +5,7 @@
     dcse_tf.prepare_data(
         format="jsonl", input="dialogues.jsonl", vocab="bert-base-uncased", output_dir="data"
     )
-    dcse_tf.train(
-        preset="recommended", data_dir="data", encoder="bert-base-uncased", run_dir="run"
-    )
+    dcse_tf.train(preset="recommended", data_dir="data", encoder="bert-base-uncased", run_dir="run")
     dcse_tf.evaluate(model="run", response_selection="data/test.jsonl")
     encoder = dcse_tf.SentenceEncoder.load("run")
     embeddings = encoder.encode(["where is my parcel", "it left today"])
@@ -38,6 +36,8 @@ _MODULES = {
     "register_format": "dcse_tf.data.formats",
     "register_task": "dcse_tf.tasks",
     "register_term": "dcse_tf.tasks",
+    **dict.fromkeys(("LockedError", "OutputError"), "dcse_tf.errors"),
+    **dict.fromkeys(("Stopped", "TrainingError"), "dcse_tf.training.controller"),
 }
 _JOBS = (
     *("discover", "embed", "evaluate", "export"),

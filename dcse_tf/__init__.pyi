@@ -11,6 +11,8 @@ from dcse_tf.data.manifest import Manifest
 from dcse_tf.discovery.clusters import Clusters as Clusters
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder as SentenceEncoder
 from dcse_tf.errors import InputError as InputError
+from dcse_tf.errors import LockedError as LockedError
+from dcse_tf.errors import OutputError as OutputError
 from dcse_tf.evaluation.report import Result
 from dcse_tf.exporting.export_formats import register_export as register_export
 from dcse_tf.options import OptionError as OptionError
@@ -18,6 +20,8 @@ from dcse_tf.reranker.reranker import Reranker as Reranker
 from dcse_tf.search.calibration import Calibration as Calibration
 from dcse_tf.tasks import register_task as register_task
 from dcse_tf.tasks import register_term as register_term
+from dcse_tf.training.controller import Stopped as Stopped
+from dcse_tf.training.controller import TrainingError as TrainingError
 from dcse_tf.training.hooks import Outcome
 
 __version__: str

@@ -110,7 +110,7 @@ def discover(options: DiscoverOptions) -> Any:
         installed.
 
     Raises:
-        InputError: the model or an input cannot be used, or there is no turn of the role.
+        InputError: the model or an input cannot be used. OptionError: no turn is of the role.
         FileExistsError: the output exists, without `overwrite`.
     """
     records = load("discovery.discover:discover")(options)
@@ -134,8 +134,7 @@ def train(options: TrainOptions) -> "Outcome | None":
         run directory holds. With several workers, None on all but the first.
 
     Raises:
-        OptionError: an option differs from those that the run was started with.
-        InputError: the data or the checkpoint cannot be used.
+        InputError: data or checkpoint cannot be used, or the run was started with other options.
         TrainingError: the loss diverged.
         LockedError: another process is working in the run directory.
         Stopped: a signal, such as Ctrl-C, stopped the run; the same call resumes it.

@@ -107,7 +107,8 @@ def _expand_flag_files(arguments: Iterable[str], within: tuple[str, ...] = ()) -
             raise OptionError(f"--flagfile={path} cannot be read: {error}") from error
         if itself:
             raise OptionError(f"--flagfile={path}: the file names itself, in {within[-1]}")
-        flags_of_it = [line.strip() for line in lines if not re.match(r"\s*(#|//|$)", line)]
+        # A prefix may end in a space.
+        flags_of_it = [line.lstrip() for line in lines if not re.match(r"\s*(#|//|$)", line)]
         yield from _expand_flag_files(flags_of_it, (*within, path))
 
 

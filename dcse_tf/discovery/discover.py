@@ -49,7 +49,7 @@ class DiscoverOptions(CorpusOptions, ModelOptions):
         minimum=0.0,
         maximum=1.0,
     )
-    clusters: int = option(0, "Number of clusters. 0: chosen by the data.", minimum=0)
+    clusters: int = option(0, "Clusters to find. 0: chosen by the data.", minimum=0, maximum=10_000)
     previous: str = option(
         "",
         "Report of earlier dialogues by the same encoder, whose clusters keep their numbers.",

@@ -108,7 +108,7 @@ class SentenceEncoder:
     def fingerprint(self) -> str:
         """A hash of everything the embeddings depend on.
 
-        A run and its export have the same fingerprint, unless the export changes the embeddings
+        A run and its export may differ only where the export is a baseline's or changes embeddings
         (`unit_norm`, `quantize`). Equal fingerprints mean equal embeddings, up to rounding.
         """
         fingerprint = self.backend.fingerprint()

@@ -85,8 +85,9 @@ def write_model_card(
     paths = run_dir / "config.json", source / "training.json", run_dir / "corpus.json"
     trained = source == run_dir / ENCODER_FOLDER and paths[0].is_file()
     settings, kept, corpus = (read_json_object(x, optional=True) if trained else {} for x in paths)
-    if share := read_json_object(source / "merge.json", optional=True).get("share"):
-        told = f"{1 - share:g} of the start, {share:g} of the trained encoder"
+    if merged := read_json_object(source / "merge.json", optional=True):
+        start, last = ("/".join(merged[x]["name"].split("/")[-2:]) for x in ("start", "trained"))
+        told = f"{1 - merged['share']:g} of {start}, {merged['share']:g} of {last}"
         facts = {**facts, "averaged weights": told}
     versions = [f"python {platform.python_version()}"]
     for name in _PACKAGES:
@@ -126,7 +127,7 @@ def _describe_encoder(encoder: EncoderGraph, config: ExportOptions) -> dict[str,
         "pooling": {"mean": "mean over all tokens", "cls": "the [CLS] token"}[encoder.pooling],
         "length": "unit" if config.unit_norm else "not normalised: compare by cosine",
     }
-    if prefix:
+    if prefix and config.format != "static":
         facts["prefix of every text"] = repr(prefix)
     if encoder.postprocessing is not None:
         facts["postprocessing"] = encoder.postprocessing.name
@@ -159,7 +160,7 @@ def _describe_training(
 ) -> Iterator[tuple[str, str]]:
     """The step that was kept, and the settings that differ from their defaults."""
     if kept:
-        yield "kept checkpoint", f"step {kept['step']} of {kept.get('last_step')}"
+        yield "kept checkpoint", f"step {kept['step']} of {kept.get('last_step') or 'a halted run'}"
     task = TrainOptions.choice()[1].get(str(settings.get("task")))
     fields = task.options.fields() if task else {}
     for name, value in sorted(settings.items()):

@@ -16,7 +16,6 @@ from dcse_tf.bert.token_rows import make_rule
 from dcse_tf.bert.vocabulary import BLANK, NO_CANDIDATE
 from dcse_tf.encoder.exported_models import EMBED, MATCH, SCORE, SETTINGS_FILE
 from dcse_tf.encoder.graph import EncoderGraph
-from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import OutputError
 from dcse_tf.exporting import probes
 from dcse_tf.exporting.export_formats import ExportOptions, Facts
@@ -154,7 +153,7 @@ def write_encoder(folder: pathlib.Path, encoder: EncoderGraph, options: ExportOp
     # hardly vary.
     tolerance = TOLERANCE * (100 if encoder.postprocessing else 1)
     checks: Checks = {EMBED: (lambda: probes.embed(encoder, options.unit_norm), tolerance)}
-    if match := SentenceEncoder(encoder).match:
+    if match := encoder.match:
         checks[MATCH] = (lambda: match(probes.CONTEXTS, probes.CANDIDATES), TOLERANCE)
     settings = {**encoder.settings, "fingerprint": export_fingerprint(encoder, options.unit_norm)}
     served = serve_encoder(encoder, options.unit_norm)

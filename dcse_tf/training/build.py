@@ -157,11 +157,11 @@ def _add_encoder(setup: Setup) -> Setup:
     longest = options.longest_sequence(setup.manifest.max_sequence_length)
     if longest > (positions := backbone.max_sequence_length):
         why = f"with these options and data its sequences have up to {longest} tokens"
-        options.refuse("task", f"{why}, but the encoder has {positions} positions")
+        limit = f"but the encoder has {positions} positions; prepare with a smaller"
+        options.refuse("task", f"{why}, {limit} `max_sequence_length`")
     if backbone.vocabulary_size < size:
-        raise InputError(
-            f"{folder}: {backbone.vocabulary_size} token embeddings for {size} entries of vocab.txt"
-        )
+        few = f"{backbone.vocabulary_size} token embeddings for {size} entries of vocab.txt"
+        raise InputError(f"{folder}: {few}")
 
     bert.freeze(backbone, options.freeze_layers, options.freeze_embeddings)
     if options.lora_rank:

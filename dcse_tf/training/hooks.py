@@ -20,7 +20,7 @@ from dcse_tf.tasks.train_options import TrainOptions
 from dcse_tf.training.controller import Hook, TrainingError
 from dcse_tf.training.verdict import Verdict
 
-_RECORD_FILE = "training.json"
+RECORD_FILE = "training.json"
 _UNTRAINED = "this model is the one that the training started from, unchanged: nothing was better"
 # From these mean similarities on, and this share of samples, a training learns nothing.
 _HIGH, _APART, _MANY = 0.98, 0.005, 0.5
@@ -152,11 +152,9 @@ class Outcome:
         now, last = kept.scores.get(heads, math.inf), self.scores.get(heads, -math.inf)
         if now < last and kept.metric != heads:
             state = f"those of step {kept.step}" if kept.step else "untrained"
-            found.append(
-                f"its projection heads are {state}, with {heads} {now:.4g}, and at the last step "
-                f"it was {last:.4g}; to choose responses behind the heads, train with "
-                f"`best_metric`={heads}"
-            )
+            told = f"{state}, with {heads} {now:.4g}, and at the last step it was {last:.4g}"
+            how = f"to choose responses behind the heads, train with `best_metric`={heads}"
+            found.append(f"its projection heads are {told}; {how}")
         return found
 
 
@@ -202,7 +200,7 @@ class Evaluate(Hook):
         assert self.kept
         last = scores.get(self.kept.metric)
         self.kept = dataclasses.replace(self.kept, last_step=step, last_score=last)
-        files.write_record(self.folder / _RECORD_FILE, dataclasses.asdict(self.kept))
+        files.write_record(self.folder / RECORD_FILE, dataclasses.asdict(self.kept))
         self.outcome = Outcome(scores, self.kept)
 
     def _score(self, step: int) -> Scores:
@@ -228,7 +226,7 @@ class Evaluate(Hook):
             with files.atomic_directory(self.folder, overwrite=True) as target:
                 self.write(target)
                 kept = dataclasses.replace(kept, files=files.hash_folder(target))
-                files.write_record(target / _RECORD_FILE, dataclasses.asdict(kept))
+                files.write_record(target / RECORD_FILE, dataclasses.asdict(kept))
             self.kept = kept
             self.summaries.scalars("best", scores, step)
         self.scored.assign(step)
@@ -237,7 +235,7 @@ class Evaluate(Hook):
 
 def read_kept(folder: pathlib.Path) -> Kept:
     """Reads the record of the encoder that a run kept in a folder; InputError if it cannot."""
-    path = folder / _RECORD_FILE
+    path = folder / RECORD_FILE
     content = read_json_object(path, "the record of a trained encoder")
     names = {field.name for field in dataclasses.fields(Kept)}
     with name_input(f"{path}: not the record of a trained encoder", TypeError):

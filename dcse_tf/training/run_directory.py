@@ -11,7 +11,7 @@ from dcse_tf.input_files import read_json_object
 from dcse_tf.tasks.spec import Setup
 from dcse_tf.tasks.train_options import TrainOptions
 from dcse_tf.training.checkpoint_store import find_checkpoint
-from dcse_tf.training.hooks import read_kept
+from dcse_tf.training.hooks import RECORD_FILE, read_kept
 
 CONFIG_FILE = "config.json"
 INPUTS_FILE = "inputs.json"
@@ -28,13 +28,15 @@ def begin_run(
     Only one of several workers may `write`. Takes the options, resolved and as they were `given`,
     and the `inputs` of `describe_inputs`. Returns the options: a resumed run keeps the default
     `warmup_steps` that it was started with. Raises InputError if an option or input that affects
-    training has changed, or the directory has the encoder of a training that ended, but no
-    checkpoint.
+    training has changed, or the directory has no checkpoint, but files that would be replaced.
     """
     run_dir = pathlib.Path(options.run_dir)
     path, folder = run_dir / CONFIG_FILE, run_dir / ENCODER_FOLDER
     checkpoint = find_checkpoint(run_dir)
     if write and not checkpoint:
+        unknown = path.is_file() and "task" not in read_json_object(path)
+        if unknown or (folder.is_dir() and not (folder / RECORD_FILE).is_file()):
+            raise InputError(f"{run_dir}: has files that no training wrote; give another `run_dir`")
         try:
             last_step = read_kept(folder).last_step
         except InputError:

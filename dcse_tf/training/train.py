@@ -83,7 +83,7 @@ def train(options: TrainOptions, judged: bool = True) -> Outcome | None:
             both = MergeOptions(start=other.run_dir, trained=trained, output_dir=average)
             merge(both.replace(share=0.5, overwrite=True))
             logging.info("the average with the encoder of %s is in %s", other.run_dir, average)
-        if not judged or not outcome or not outcome.kept.step:
+        if not judged or not outcome or not (outcome.kept.step or average):
             return outcome
         return dataclasses.replace(outcome, verdict=give_verdict(setup, run_dir, average))
 

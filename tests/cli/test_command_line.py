@@ -228,7 +228,7 @@ def test_flag_files_stand_where_they_are_named(tmp_path, monkeypatch):
     files = {
         "flags/own.flags": "# own\n--shards=2\n--flagfile=below/near.flags\n--seed=2\n",
         "flags/below/near.flags": "// near\n\n--shards=3\r\n--seed=3\n--flagfile\n../far.flags\n",
-        "flags/far.flags": "\ufeff  --max_sessions=4  \n--seed=4\n",
+        "flags/far.flags": "\ufeff  --max_sessions=4  \n--seed=4\n--prefix=query: \n",
         "far.flags": "--max_sessions=9\n",
     }
     for name, text in files.items():
@@ -237,6 +237,7 @@ def test_flag_files_stand_where_they_are_named(tmp_path, monkeypatch):
     given = ["--shards=1", "--flagfile=flags/own.flags", "--dev_fraction=0.2", *PREPARE]
     options = parse_flags(PrepareOptions, "prepare_data", given)
     assert (options.shards, options.seed, options.max_sessions) == (3, 2, 4)
+    assert options.prefix == "query: "
     assert options.dev_fraction == 0.2
 
 

@@ -53,12 +53,21 @@ def test_only_what_training_changed_is_called_trained(run_dir):
     card = make_card(run_dir)
     assert "unchanged" in card
     assert "with the task" not in card
-    change(run_dir / "encoder/training.json", step=5, scores={"dev/loss": 2.5, "dev/accuracy": 0.5})
+    scores = {"dev/loss": 2.5, "dev/accuracy": 0.5}
+    change(run_dir / "encoder/training.json", step=5, last_step=None, scores=scores)
+    merged = {
+        "start": {"name": "/a/run/debug"},
+        "trained": {"name": "/a/run/encoder"},
+        "share": 0.0,
+    }
+    (run_dir / "encoder/merge.json").write_text(json.dumps(merged))
     change(run_dir / "config.json", task="mlm")
     card = make_card(run_dir)
     assert "with the task mlm." in card
     assert "in percent but for dev/loss" in card
     assert "DialogueCSE" not in card
+    assert "| kept checkpoint | step 5 of a halted run |" in card
+    assert "| averaged weights | 1 of run/debug, 0 of run/encoder |" in card
     card = make_card(run_dir / "encoder")
     assert "Training" not in card
     assert "exported by dcse_tf." in card

@@ -51,6 +51,15 @@ def test_the_encoder_of_a_training_that_ended_is_not_replaced(tmp_path):
     _begin(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["config.json", "encoder/config.json"])
+def test_what_no_training_wrote_is_not_replaced(tmp_path, name):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text('{"model_type": "bert"}')
+    with pytest.raises(InputError, match=f"{tmp_path}: has files that no training wrote"):
+        _begin(tmp_path)
+    assert (tmp_path / name).read_text() == '{"model_type": "bert"}'
+
+
 def test_more_steps_are_let_through_and_leave_the_warm_up_as_it_was(tmp_path):
     assert _begin(tmp_path, steps=100).warmup_steps == 10
     _save_checkpoint(tmp_path)

@@ -14,7 +14,7 @@ from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.errors import LockedError
 from dcse_tf.evaluation.bootstrap import Difference
 from dcse_tf.evaluation.retrieval import read_retrieval_set
-from dcse_tf.files import lock_folder
+from dcse_tf.files import lock_folder, write_json
 from dcse_tf.input_files import read_json_object
 from dcse_tf.options import OptionError
 from dcse_tf.training import verdict
@@ -117,5 +117,7 @@ def test_a_training_is_averaged_with_another(settings, tmp_path, monkeypatch):
     advice = dataclasses.replace(found, merged=better(9.0)).describe()
     assert advice.startswith(f"use {folders[2]}. ")
     assert "averaged +9.0 (" in advice
-    # The same command finds both finished.
+    # The same command finds both finished; the average counts, even if the run is no better.
+    record = read_json_object(run / "encoder/training.json")
+    write_json(run / "encoder/training.json", record | {"step": 0})
     assert dcse_tf.train(**given).verdict == found
