@@ -93,6 +93,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return save_checkpoint(tmp_path_factory.mktemp("saved") / "model", build_backbone())
 
 
+@pytest.fixture(scope="session")
+def rerankers(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, pathlib.Path]:
+    """Run directories of small random re-rankers, by whether the model knows who speaks."""
+    from tiny_reranker import save_reranker
+
+    folder = tmp_path_factory.mktemp("rerankers")
+    return {known: save_reranker(folder / str(known), known) for known in (False, True)}
+
+
 @pytest.fixture
 def optimized_graphs() -> Iterator[None]:
     """Lets TensorFlow optimize graphs, so that this process gets the same bits as jobs' own do."""

@@ -10,6 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+Ids = Sequence[int]
+Arrays = Sequence[np.ndarray]
+Tensors = dict[str, np.ndarray]
+
 
 def matching_matrix(utterance: np.ndarray, response: np.ndarray) -> np.ndarray:
     """Equation 3 for U `[n, d]` and R `[m, d]`: `[n, m]`."""
@@ -40,15 +44,13 @@ def mean_of_rows(rows: np.ndarray) -> np.ndarray:
     return total / len(rows)
 
 
-def aggregate_turns(refined: Sequence[np.ndarray]) -> np.ndarray:
+def aggregate_turns(refined: Arrays) -> np.ndarray:
     """Equation 7, I2, pooled: the mean over turns of the mean over the turn's own tokens."""
     return mean_of_rows(np.array([mean_of_rows(rows) for rows in refined]))
 
 
 def attention_scores(
-    pooled: Sequence[np.ndarray],
-    weights: Sequence[np.ndarray],
-    activation: Callable[[float], float],
+    pooled: Arrays, weights: Arrays, activation: Callable[[float], float]
 ) -> list[float]:
     """The two-layer network of equation 6 for every turn's pooled R_hat, `[d]` each.
 
@@ -70,9 +72,7 @@ def softmax(values: Sequence[float]) -> list[float]:
     return [term / sum(terms) for term in terms]
 
 
-def weighted_turns(
-    refined: Sequence[np.ndarray], weights: Sequence[np.ndarray], released: bool = False
-) -> np.ndarray:
+def weighted_turns(refined: Arrays, weights: Arrays, released: bool = False) -> np.ndarray:
     """Equations 5 and 6, I1, pooled; or with tanh and 1 + alpha, as the released code has it."""
     pooled = [mean_of_rows(rows) for rows in refined]
     activation = math.tanh if released else lambda x: max(x, 0.0)
@@ -89,19 +89,19 @@ def cosine(first: np.ndarray, second: np.ndarray) -> float:
     return product / (norms[0] * norms[1]) if norms[0] and norms[1] else 0.0
 
 
-def similarity(context: Sequence[np.ndarray], response: np.ndarray) -> float:
+def similarity(context: Arrays, response: np.ndarray) -> float:
     """sim(R, R_tilde) of a response `[m, d]` and context utterances, each `[n, d]`."""
     refined = [refined_embedding(utterance, response) for utterance in context]
     return cosine(aggregate_turns(refined), mean_of_rows(response))
 
 
-def plain_cosine(context: Sequence[np.ndarray], response: np.ndarray) -> float:
+def plain_cosine(context: Arrays, response: np.ndarray) -> float:
     """Cosine of a response's mean `[m, d]` and the mean of the context utterances' means."""
     turns = np.array([mean_of_rows(rows) for rows in context])
     return cosine(mean_of_rows(turns), mean_of_rows(response))
 
 
-def pair_score(u: np.ndarray, v: np.ndarray, weights: Sequence[np.ndarray]) -> float:
+def pair_score(u: np.ndarray, v: np.ndarray, weights: Arrays) -> float:
     """SiameseBERT's network on [u, v, |u - v|]: a layer with a ReLU, then one output.
 
     Weights are `[3 d, h]`, `[h]`, `[h, 1]` and `[1]`, kernel and bias of both layers.
@@ -145,12 +145,12 @@ def relative_bucket(distance: int) -> int:
 
 
 def bert(
-    token_ids: Sequence[int],
-    tensors: dict[str, np.ndarray],
+    token_ids: Ids,
+    tensors: Tensors,
     heads: int,
     epsilon: float,
-    segment_ids: Sequence[int] | None = None,
-    speaker_ids: Sequence[int] | None = None,
+    segment_ids: Ids | None = None,
+    speaker_ids: Ids | None = None,
     activation: Callable[[np.ndarray], np.ndarray] = gelu,
 ) -> np.ndarray:
     """A BERT, token embeddings `[tokens, d]` of the last layer.
@@ -208,7 +208,7 @@ def sigmoid(x: float) -> float:
     return 1 / (1 + math.exp(-x))
 
 
-def lstm(rows: np.ndarray, weights: Sequence[np.ndarray]) -> np.ndarray:
+def lstm(rows: np.ndarray, weights: Arrays) -> np.ndarray:
     """Hochreiter and Schmidhuber 1997 with a forget gate, from a state of zeros: `[n, u]`.
 
     Weights are `[d, 4 u]`, `[u, 4 u]` and `[4 u]`: of the input, of the last output, and the bias,
@@ -228,21 +228,18 @@ def lstm(rows: np.ndarray, weights: Sequence[np.ndarray]) -> np.ndarray:
     return np.array(outputs)
 
 
-def bilstm(
-    rows: np.ndarray, forward: Sequence[np.ndarray], backward: Sequence[np.ndarray]
-) -> np.ndarray:
-    """Two LSTMs, the second from the last row to the first, side by side: `[n, 2 u]`."""
-    there, back = lstm(rows, forward), lstm(rows[::-1], backward)[::-1]
-    return np.concatenate([there, back], axis=1)
-
-
-def _lstm_weights(tensors: dict[str, np.ndarray], name: str) -> list[np.ndarray]:
+def _lstm_weights(tensors: Tensors, name: str) -> list[np.ndarray]:
     return [tensors[f"{name}.{part}"] for part in ("kernel", "recurrent_kernel", "bias")]
 
 
-def dual_lstm(
-    first: Sequence[int], second: Sequence[int], tensors: dict[str, np.ndarray]
-) -> tuple[float, list[np.ndarray]]:
+def bilstm(rows: np.ndarray, tensors: Tensors, name: str) -> np.ndarray:
+    """Two LSTMs, the second from the last row to the first, side by side: `[n, 2 u]`."""
+    there = lstm(rows, _lstm_weights(tensors, f"{name}.forward"))
+    back = lstm(rows[::-1], _lstm_weights(tensors, f"{name}.backward"))[::-1]
+    return np.concatenate([there, back], axis=1)
+
+
+def dual_lstm(first: Ids, second: Ids, tensors: Tensors) -> tuple[float, list[np.ndarray]]:
     """Lowe et al. 2015, section 4.3: c^T M r, and the outputs for both segments' tokens."""
     weights = _lstm_weights(tensors, "lstm")
     outputs = [lstm(tensors["embedding"][list(ids)], weights) for ids in (first, second)]
@@ -256,32 +253,26 @@ def soft_alignment(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
     return np.array([sum(w * other for w, other in zip(ws, others)) for ws in weights])
 
 
-def esim(
-    first: Sequence[int], second: Sequence[int], tensors: dict[str, np.ndarray]
-) -> tuple[np.ndarray, list[np.ndarray]]:
+def esim(first: Ids, second: Ids, tensors: Tensors) -> tuple[np.ndarray, list[np.ndarray]]:
     """Chen et al. 2017, sections 3.1 to 3.3, up to the pooled vector of both sides, `[8 u]`; and
     the first BiLSTM's outputs for both segments' tokens.
     """
-
-    def read(rows: np.ndarray, name: str) -> np.ndarray:
-        directions = (f"{name}.forward", f"{name}.backward")
-        return bilstm(rows, *(_lstm_weights(tensors, direction) for direction in directions))
-
-    encoded = [read(tensors["embedding"][list(ids)], "context_lstm") for ids in (first, second)]
+    embedded = [tensors["embedding"][list(ids)] for ids in (first, second)]
+    encoded = [bilstm(rows, tensors, "context_lstm") for rows in embedded]
     pooled = []
     for own, other in (encoded, encoded[::-1]):
         aligned = soft_alignment(own, other)
         features = np.concatenate([own, aligned, own - aligned, own * aligned], axis=1)
         narrowed = features @ tensors["projection.kernel"] + tensors["projection.bias"]
-        composed = read(np.maximum(narrowed, 0.0), "composition_lstm")
+        composed = bilstm(np.maximum(narrowed, 0.0), tensors, "composition_lstm")
         pooled += [mean_of_rows(composed), composed.max(axis=0)]
     return np.concatenate(pooled), encoded
 
 
 def pair_sequence(
-    turns: Sequence[Sequence[int]],
-    speakers: Sequence[int],
-    response: Sequence[int],
+    turns: Sequence[Ids],
+    speakers: Ids,
+    response: Ids,
     first_tokens: int,
     second_tokens: int,
     cls: int,
@@ -305,10 +296,7 @@ def pair_sequence(
 
 
 def cross_encoder(
-    sequence: tuple[list[int], list[int], list[int]],
-    tensors: dict[str, np.ndarray],
-    heads: int,
-    epsilon: float,
+    sequence: tuple[list[int], list[int], list[int]], tensors: Tensors, heads: int, epsilon: float
 ) -> float:
     """The logit of what `pair_sequence` gives, by the tensors of BertForSequenceClassification."""
     tensors = {name.removeprefix("bert."): np.float64(value) for name, value in tensors.items()}
@@ -319,9 +307,7 @@ def cross_encoder(
     return float((tensors["classifier.weight"] @ pooled + tensors["classifier.bias"])[0])
 
 
-def adamw(
-    value: np.ndarray, gradients: Sequence[np.ndarray], rates: Sequence[float], decay: float
-) -> np.ndarray:
+def adamw(value: np.ndarray, gradients: Arrays, rates: Sequence[float], decay: float) -> np.ndarray:
     """Loshchilov and Hutter 2019, algorithm 2, with BERT's constants, a gradient and a rate a step.
 
     The bias is corrected in the rate, as at the end of section 2 of Kingma and Ba 2015: epsilon is
@@ -384,7 +370,7 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float:
     return cosine(a - a.mean(), b - b.mean())
 
 
-def turn_scores(turns: Sequence[np.ndarray], kernel: np.ndarray, bias: float) -> list[float]:
+def turn_scores(turns: Arrays, kernel: np.ndarray, bias: float) -> list[float]:
     """Equations 6 and 7 of Xu et al. 2020 before the softmax: the mean and the maximum of each
     turn's tokens `[tokens, d]`, side by side, times a kernel `[2d]`.
     """

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import tensorflow as tf
-from tiny_bert import DIM, LAYERS, build_backbone, save_checkpoint
+from tiny_bert import save_random
 from tiny_checkpoints import prepare_for
 
 import dcse_tf
@@ -35,9 +35,8 @@ KINDS = ("centering", "whitening", "flow", "word_vectors")
 
 @pytest.fixture(scope="module")
 def bert(data_dir, tmp_path_factory):
-    vocabulary = read_vocabulary(data_dir / "vocabulary")
-    backbone = build_backbone(shape=(LAYERS, DIM, len(vocabulary.tokens)))
-    return save_checkpoint(tmp_path_factory.mktemp("bert") / "bert", backbone, vocabulary)
+    folder = tmp_path_factory.mktemp("bert") / "bert"
+    return save_random(folder, read_vocabulary(data_dir / "vocabulary"))
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """What reads texts warns once if their characters are unknown to its vocabulary."""
 
 import numpy as np
-from tiny_reranker import save_reranker
 
 from dcse_tf.bert.token_rows import UnknownTokens
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
@@ -11,9 +10,9 @@ KNOWN = ["where is my parcel", "it left today . thanks"]
 FOREIGN = ["您", "哪里", "什么时"]  # each character a token, none of them known
 
 
-def test_foreign_texts_are_warned_of_once(model, tmp_path, caplog):
+def test_foreign_texts_are_warned_of_once(model, rerankers, caplog):
     encoder = SentenceEncoder.load(model)
-    reranker = Reranker.load(save_reranker(tmp_path / "run"))
+    reranker = Reranker.load(rerankers[False])
 
     def rerank(texts, show_progress):
         reranker.score([texts[:1]], [texts[1:]], show_progress=show_progress)

@@ -22,13 +22,8 @@ from dcse_tf.data.table import make_batches
 
 PADDED = 0
 MAX_TOKENS = 16
-NAMES = {
-    "context": "context_index",
-    "turn_mask": "turn_mask",
-    "candidates": "candidate_index",
-    "candidate_mask": "candidate_mask",
-    "weights": "weights",
-}
+NAMES = {"context": "context_index", "candidates": "candidate_index"}
+NAMES |= {name: name for name in ("turn_mask", "candidate_mask", "weights")}
 # Sessions as rows of turns: three context slots, then the response. A turn is (session, turn,
 # words); "ok" is one text that many sessions share; None is an absent turn.
 OK = (0, 7, 0)
@@ -70,12 +65,19 @@ def gather(name, *batches):
     return [[strip(b["token_ids"][place]) for place in row] for b in batches for row in b[name]]
 
 
+def gather_real(index, mask, batch):
+    rows = zip(gather(index, batch), batch[mask], strict=True)
+    return [[ids for ids, real in zip(row, own, strict=True) if real] for row, own in rows]
+
+
+def contexts(batch):
+    """The turns of every row that there are, as token ids."""
+    return gather_real("context_index", "turn_mask", batch)
+
+
 def candidates(batch):
     """The real candidates of every row as token ids, the true response first."""
-    return [
-        [ids for ids, real in zip(row, mask) if real]
-        for row, mask in zip(gather("candidate_index", batch), batch["candidate_mask"])
-    ]
+    return gather_real("candidate_index", "candidate_mask", batch)
 
 
 seeds = pytest.mark.parametrize("seed", range(3))
@@ -94,10 +96,8 @@ def test_the_table_has_every_utterance_used_once(replicas):
 def test_gathering_through_the_index_gives_back_the_samples(seed):
     (batch,) = make(seed=seed)
     assert batch["turn_mask"].tolist() == [[turn is not None for turn in row[:3]] for row in ROWS]
-    contexts = gather("context_index", batch)
-    for found, mask, row in zip(contexts, batch["turn_mask"], ROWS, strict=True):
-        expected = [tuple(turn_ids(*turn)) for turn in row[:3] if turn]
-        assert [ids for ids, real in zip(found, mask) if real] == expected
+    expected = [[tuple(turn_ids(*turn)) for turn in row[:3] if turn] for row in ROWS]
+    assert contexts(batch) == expected
     firsts = [row[0] for row in gather("candidate_index", batch)]
     assert firsts == [tuple(turn_ids(*row[-1])) for row in ROWS]
     assert batch["candidate_mask"][:, 0].all()
@@ -244,12 +244,8 @@ def test_every_turn_with_a_context_is_a_response_of_the_dense_form(side):
             context = [session[i] for i in around if 0 <= i < len(session)]
             texts = [tuple(turn_ids(*turn)) for turn in (response, *context)]
             expected += [(texts[0], texts[1:])] if context else []
-    contexts = [
-        [ids for ids, real in zip(row, mask) if real]
-        for row, mask in zip(gather("context_index", batch), batch["turn_mask"])
-    ]
     firsts = [row[0] for row in gather("candidate_index", batch)]
-    assert list(zip(firsts, contexts, strict=True)) == expected
+    assert list(zip(firsts, contexts(batch), strict=True)) == expected
     table = [strip(row) for row in batch["token_ids"]]
     assert len(set(table)) == len(table)
 

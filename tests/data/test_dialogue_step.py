@@ -151,16 +151,6 @@ def test_neither_turns_nor_roles_nor_weights_tell_a_replaced_piece():
     assert float(tf.reduce_sum(replaced.targets["labels"] * replaced.targets["weights"])) == 0
 
 
-@pytest.fixture(scope="module")
-def steps():
-    """Steps of windows of up to 21 turns from long sessions."""
-    sessions, source = [session(number, 60) for number in range(1, 17)], DialogueSource(20, RULE)
-    draw = tf.function(lambda features, seed: draw_dialogue(features, seed, source))
-    drawn = [batch_samples(sessions, draw, seed) for seed in range(25)]
-    splits, number = tf.constant([0, 16]), tf.constant(0, tf.int64)
-    return [DialogueStep(x, splits, seed, number, source) for seed, x in enumerate(drawn)]
-
-
 def score_rule(make, steps, same_role=True):
     """What the best rule that reads nothing gets right, in percent."""
     drawn = [make(change(step, same_role=same_role)).targets for step in steps]
@@ -168,8 +158,15 @@ def score_rule(make, steps, same_role=True):
     return 100.0 * score_best_rule({x: np.concatenate([d[x] for d in drawn]) for x in names})
 
 
-def test_what_a_rule_gets_right_that_does_not_read(steps):
+def test_what_a_rule_gets_right_that_does_not_read():
     """400 examples: four standard deviations of the share of right guesses are 10 points."""
+    # Windows of up to 21 turns from long sessions.
+    sessions, source = [session(number, 60) for number in range(1, 17)], DialogueSource(20, RULE)
+    draw = tf.function(lambda features, seed: draw_dialogue(features, seed, source))
+    drawn = [batch_samples(sessions, draw, seed) for seed in range(25)]
+    splits, number = tf.constant([0, 16]), tf.constant(0, tf.int64)
+    steps = [DialogueStep(x, splits, seed, number, source) for seed, x in enumerate(drawn)]
+
     pieces, pairs = tasks.draw_next_session, tasks.draw_consistency
     assert score_rule(pieces, steps) == pytest.approx(50.0, abs=10)
     # Roles give pieces away where speakers alternate.

@@ -30,9 +30,8 @@ def draw_all(step):
     }
 
 
-def make(layout=0, replicas=1, draw=draw_all, words=3, turns=5):
-    sessions = [session(n, turns + n % 3, words=words) for n in range(1, 9)]
-    step = collect(sessions, replicas=replicas)
+def make(layout=0, draw=draw_all, words=3, **settings):
+    step = collect([session(n, 5 + n % 3, words=words) for n in range(1, 9)], **settings)
     batches = make_batches(step, draw(step), layout)
     return step, [{name: value.numpy() for name, value in batch.items()} for batch in batches]
 
@@ -135,9 +134,7 @@ def test_half_of_the_words_of_a_garbled_text_are_others():
 
 
 def test_a_replaced_turn_is_marked_with_the_speaker_of_its_place():
-    step = collect([session(n, 5 + n % 3, words=3) for n in range(1, 9)], same_role=False)
-    (batch,) = make_batches(step, {"rows": tasks.draw_incoherence(step)}, 0)
-    batch = {name: value.numpy() for name, value in batch.items()}
+    step, (batch,) = make(draw=lambda step: {"rows": tasks.draw_incoherence(step)}, same_role=False)
     own = step.starts.numpy()[batch["rows_rows"]] + batch["rows_turns"]
     found = batch["speaker_ids"].ravel()[batch["rows_places"]]
     np.testing.assert_array_equal(found, step.speakers.numpy()[own])

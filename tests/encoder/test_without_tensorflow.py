@@ -72,8 +72,7 @@ def root(dialogues_file, tmp_path_factory):
             texts = [*LINES, *dialogues_file.read_text().splitlines()] * 3
             save_start(model, TRAINED[kind], texts)
         data_dir = prepare_for(model, dialogues_file, root / kind)
-        static = {"data_dir": data_dir}
-        for form, options in {"onnx": {}, "static": static}.items():
+        for form, options in {"onnx": {}, "static": {"data_dir": data_dir}}.items():
             dcse_tf.export(run_dir=model, output_dir=root / kind / form, format=form, **options)
     for known in (False, True):
         run = save_reranker(root / str(known), known)
@@ -81,12 +80,8 @@ def root(dialogues_file, tmp_path_factory):
 
     pairs = zip([5, 4, 2, 1], LINES[:4], LINES[4:8], strict=True)
     (root / "sts.txt").write_text("".join("\t".join(map(str, pair)) + "\n" for pair in pairs))
-    sets = {
-        "sts": str(root / "sts.txt"),
-        "response_selection": str(root / "wordpiece/data/test.jsonl"),
-        "candidates": 4,
-        "max_samples": 20,
-    }
+    sets = {"sts": f"{root}/sts.txt", "candidates": 4, "max_samples": 20}
+    sets["response_selection"] = f"{root}/wordpiece/data/test.jsonl"
     (root / "sets.json").write_text(json.dumps(sets))
     (root / "lines.json").write_text(json.dumps(LINES))
     (root / "lines.txt").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from shared_files import shared_file
+from written_dialogues import write_lines
 
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.retrieval import (
@@ -37,11 +38,7 @@ def _list_lines(order):
 
 @pytest.fixture
 def write(tmp_path):
-    def run(lines):
-        (tmp_path / "set.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        return tmp_path / "set.txt"
-
-    return run
+    return lambda lines: write_lines(tmp_path / "set.txt", *lines)
 
 
 def test_a_sentence_without_positives_or_negatives_is_a_candidate_and_no_query(write):
@@ -85,8 +82,8 @@ def test_a_malformed_line_is_named(write, read, before, line, after):
 @pytest.mark.parametrize(
     ("read", "lines", "told"),
     [
-        *((read_retrieval_set, x, "no query") for x in ([], ["0\ta\t\t\t1", "1\tb\t\t\t0"])),
-        *((read_sts_set, x, "expected at least two pairs") for x in ([], PAIRS[:1])),
+        *((read_retrieval_set, x, "no query") for x in ([""], ["0\ta\t\t\t1", "1\tb\t\t\t0"])),
+        *((read_sts_set, x, "expected at least two pairs") for x in ([""], PAIRS[:1])),
     ],
 )
 def test_a_file_of_too_little_is_refused(write, read, lines, told):

@@ -1,10 +1,9 @@
-"""A small encoder and small re-rankers that all formats are written from."""
+"""A small encoder that all formats are written from."""
 
 import pathlib
 
 import pytest
 from tiny_bert import build_backbone, save_checkpoint
-from tiny_reranker import save_reranker
 
 LENGTH = 12
 
@@ -21,10 +20,3 @@ def bert(tmp_path_factory) -> pathlib.Path:
     folder = save_checkpoint(tmp_path_factory.mktemp("bert") / "bert", backbone)
     write_max_sequence_length(folder, LENGTH)
     return folder
-
-
-@pytest.fixture(scope="session")
-def rerankers(tmp_path_factory) -> dict[bool, pathlib.Path]:
-    """Run directories, by whether the model knows who speaks."""
-    folder = tmp_path_factory.mktemp("rerankers")
-    return {known: save_reranker(folder / str(known), known) for known in (False, True)}

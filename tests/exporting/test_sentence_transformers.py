@@ -12,7 +12,7 @@ import tensorflow as tf
 import tokenizers
 import transformers
 from texts_of_all_scripts import LONG_WORDS, TEXTS
-from tiny_bert import DIM, VOCABULARY, build_backbone, save_checkpoint
+from tiny_bert import DIM, VOCABULARY, save_random
 from tiny_reranker import END, FIRST_TOKENS, SECOND_TOKENS, WITH_END, make_tensors
 
 import dcse_tf
@@ -103,8 +103,7 @@ def test_the_tokenizer_files_give_our_token_ids(tmp_path, lowercase):
     entries = [*VOCABULARY.tokens[:5], *(c for c in letters if not c.isspace())]
     entries += [f"##{c}" for c in letters if not c.isspace()]
     vocabulary = WordPiece(tuple(dict.fromkeys(entries)), lowercase)
-    backbone = build_backbone(shape=(1, 64, len(vocabulary.tokens)))
-    source = save_checkpoint(tmp_path / "source", backbone, vocabulary)
+    source = save_random(tmp_path / "source", vocabulary, layers=1)
     folder = write(source, tmp_path / "out", max_sequence_length=40)
     texts = TEXTS + LONG_WORDS + SPECIAL
     ours = load_graph(folder).tokenize(tf.constant(texts))

@@ -1,6 +1,5 @@
 """Jobs that are killed end, when they are resumed, as ones that are left alone."""
 
-import pathlib
 import random
 import signal
 import subprocess
@@ -9,6 +8,7 @@ import time
 
 import kill_harness
 import pytest
+from kill_harness import ROOT
 
 import dcse_tf
 from dcse_tf.cli.commands import main
@@ -17,8 +17,6 @@ from dcse_tf.files import marked
 from dcse_tf.input_files import parse_json
 
 pytestmark = pytest.mark.slow
-
-ROOT = pathlib.Path(__file__).parent.parent.parent
 
 
 def test_a_killed_run_loses_no_saved_step_and_ends_bit_for_bit_the_same(data_dir, tmp_path):

@@ -27,9 +27,7 @@ class Padding:
     extra: int = 0
     fill_seed: int = 0
 
-    def pad(
-        self, groups: Groups, absent: bool = False
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def pad(self, groups: Groups, absent: bool = False) -> tuple[np.ndarray, ...]:
         """[batch][group] arrays `[tokens, dim]` to one array, its token mask and group mask; with
         `absent`, extra padding adds groups too, as it does with turns.
         """

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import keras
 import numpy as np
+import safetensors.numpy
 import tensorflow as tf
 
 from dcse_tf.bert import bert, weights
@@ -91,3 +92,15 @@ def save_checkpoint(
     bert.save_backbone(folder, backbone, config)
     vocabulary.write(folder)
     return folder
+
+
+def save_random(
+    folder: pathlib.Path, vocabulary: Vocabulary = VOCABULARY, seed=3, layers=LAYERS, dim=DIM
+) -> pathlib.Path:
+    """Makes such a folder of a backbone of this shape."""
+    backbone = build_backbone(seed, shape=(layers, dim, len(vocabulary.tokens)))
+    return save_checkpoint(folder, backbone, vocabulary)
+
+
+def read_tensors(folder: pathlib.Path) -> dict[str, np.ndarray]:
+    return safetensors.numpy.load_file(folder / "model.safetensors")

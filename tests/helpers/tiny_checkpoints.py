@@ -23,20 +23,13 @@ from dcse_tf.data.corpus import PrepareOptions
 from dcse_tf.data.prepare import prepare
 
 POSITIONS = 140
-_SHAPE = {
-    "vocab_size": VOCABULARY_SIZE,
-    "max_position_embeddings": POSITIONS,
-    "layer_norm_eps": 1e-5,
-}
-_BERT_SIZES = {
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": 2,
-    "hidden_size": DIM,
-    "intermediate_size": 128,
-    "hidden_act": "gelu",
-}
-ROBERTA = {**_SHAPE, **_BERT_SIZES, "type_vocab_size": 1, "pad_token_id": 1}
-MPNET = {**_SHAPE, **_BERT_SIZES, "pad_token_id": 1, "relative_attention_num_buckets": 32}
+_BOTH = {
+    "vocab_size": VOCABULARY_SIZE, "max_position_embeddings": POSITIONS, "layer_norm_eps": 1e-5,
+    "num_hidden_layers": LAYERS, "num_attention_heads": 2, "hidden_size": DIM,
+    "intermediate_size": 128, "hidden_act": "gelu", "pad_token_id": 1,
+}  # fmt: skip
+ROBERTA = {**_BOTH, "type_vocab_size": 1}
+MPNET = {**_BOTH, "relative_attention_num_buckets": 32}
 # As they stand in MPNet's file.
 MPNET_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "[UNK]", *VOCABULARY.tokens[5:-1], "<mask>")
 DISTILBERT = {
@@ -58,13 +51,6 @@ _NAMES = {
         "attention.output.LayerNorm": "attention.LayerNorm",
     },
 }  # fmt: skip
-
-
-def rename(name: str, kind: str) -> str:
-    """BERT's name of a tensor as the others have it."""
-    for ours, theirs in _NAMES.get(kind, {}).items():
-        name = name.replace(ours, theirs)
-    return name
 
 
 def encode_both(folder: pathlib.Path, ids: list[int]) -> list[np.ndarray]:
@@ -104,15 +90,18 @@ def write_weights(
     if kind == "mpnet":
         bias = rng.normal(scale=2.0, size=(32, 2)).astype(np.float32)
         tensors["encoder.relative_attention_bias.weight"] = bias
-    written = dict(tensors)
+    written = {}
+    for name, tensor in tensors.items():
+        for ours, theirs in _NAMES.get(kind, {}).items():
+            name = name.replace(ours, theirs)
+        written[prefix + name] = np.ascontiguousarray(tensor, np.float32)
     if kind in ("distilbert", "mpnet"):
-        del written["embeddings.token_type_embeddings.weight"]
+        del written[f"{prefix}embeddings.token_type_embeddings.weight"]
         tensors["embeddings.token_type_embeddings.weight"] *= 0
-    written = {
-        prefix + rename(name, kind): np.ascontiguousarray(t, np.float32)
-        for name, t in written.items()
-    }
     safetensors.numpy.save_file(written, folder / "model.safetensors")
+    if kind in ("roberta", "xlm-roberta", "mpnet"):
+        places = "embeddings.position_embeddings.weight"  # counted from behind the padding's
+        tensors[places] = tensors[places][2:]
     config = {"distilbert": DISTILBERT, "mpnet": MPNET}.get(kind, ROBERTA)
     (folder / "config.json").write_text(
         json.dumps({**config, "vocab_size": entries, "model_type": kind})

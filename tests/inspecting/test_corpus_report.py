@@ -6,6 +6,7 @@ import json
 
 import pytest
 from shared_files import shared_file
+from written_dialogues import write_lines
 
 from dcse_tf.data.dialogue import make_session
 from dcse_tf.data.formats import published
@@ -22,19 +23,14 @@ DIALOGUES = [
 ]
 
 
-def write(path, *lines):
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return str(path)
-
-
 def inspect(folder, dialogues=DIALOGUES, **settings):
     """The printed report, report.json, and the rows of leaks.tsv as a spreadsheet reads them."""
     lines = []
     for name, turns in dialogues:
         rows = [{"role": role, "text": text, "intents": intents} for role, text, intents in turns]
         lines.append(json.dumps({"session_id": name, "turns": rows}))
-    source = write(folder / "corpus.jsonl", *lines)
-    values = {"format": "jsonl", "input": (source,), "overwrite": True, **settings}
+    source = write_lines(folder / "corpus.jsonl", *lines)
+    values = {"format": "jsonl", "input": (str(source),), "overwrite": True, **settings}
     printed = inspect_data(InspectOptions(output_dir=str(folder / "out"), **values))
     report = json.loads((folder / "out/report.json").read_text(encoding="utf-8"))
     with (folder / "out/leaks.tsv").open(encoding="utf-8") as file:
@@ -67,12 +63,10 @@ def test_the_report_says_what_the_corpus_has(tmp_path):
 
 
 def test_sentences_of_evaluation_sets_are_found_whatever_their_marks(tmp_path):
-    select = write(
-        tmp_path / "select.txt",
-        *("0\twhere is MY parcel\ttrack\t1\t2", "1\tit left\u2028today, yes\tx\t0\t2"),
-        "2\tok\tnone\t\t",
-    )
-    sts = write(tmp_path / "sts.txt", "4\tIt\x85left today\tok", "1.5\tकाताब को दुकान\tof all")
+    select, sts = f"{tmp_path}/select.txt", f"{tmp_path}/sts.txt"
+    lines = ["0\twhere is MY parcel\ttrack\t1\t2", "1\tit left\u2028today, yes\tx\t0\t2"]
+    write_lines(tmp_path / "select.txt", *lines, "2\tok\tnone\t\t")
+    write_lines(tmp_path / "sts.txt", "4\tIt\x85left today\tok", "1.5\tकाताब को दुकान\tof all")
     dialogues = [*DIALOGUES, ("d5", [("a", "किताब, की दुकान", []), ("b", "it left today!", [])])]
     printed, report, rows = inspect(tmp_path, dialogues, retrieval=(select,), sts=(sts,))
     assert rows == [  # a line each, whatever a sentence has; of equal utterances the first
@@ -95,7 +89,7 @@ def test_sentences_of_evaluation_sets_are_found_whatever_their_marks(tmp_path):
 )
 def test_what_cannot_be_used_is_named_and_a_report_stays(tmp_path, monkeypatch, settings, message):
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / "bad.txt", "6\tno\tdegree")
+    write_lines(tmp_path / "bad.txt", "6\tno\tdegree")
     _, before, _ = inspect(tmp_path)
     with pytest.raises(InputError, match=message):
         inspect(tmp_path, **settings)

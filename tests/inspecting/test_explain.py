@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 import reference
-from tiny_bert import DIM, VOCABULARY, build_backbone, save_checkpoint
+from tiny_bert import DIM, VOCABULARY, build_backbone, save_random
 from written_dialogues import json_lines
 
 from dcse_tf.bert.bert import build_bert_encoder
@@ -54,19 +54,14 @@ def test_contributions_add_up_to_the_similarity(turns):
     assert abs(found.similarity - expected) < 1e-12
 
 
-@pytest.fixture(scope="module")
-def backbone():
-    return build_backbone()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [None, "attention", "additive_attention"])
-def test_an_explanation_is_of_the_models_own_similarity(backbone, kind):
+def test_an_explanation_is_of_the_models_own_similarity(kind):
     attention = build_turn_attention(kind, DIM, 5) if kind else None
     if attention:  # sharply, so that weights differ
         for variable in attention.trainable_variables:
             variable.assign(variable * 100.0)
-    bert = build_bert_encoder(backbone)
+    bert = build_bert_encoder(build_backbone())
     backend = EncoderGraph(bert, VOCABULARY, 6, "mean", attention=attention)
     tokens, found = explain_turns(backend, TEXTS)
     assert tokens[4] == ["[CLS]", "i", "want", "a", "refund", "[SEP]"]  # cut at 6
@@ -79,13 +74,11 @@ def test_an_explanation_is_of_the_models_own_similarity(backbone, kind):
 
 
 @pytest.fixture(scope="module")
-def folder(backbone, tmp_path_factory):
+def folder(tmp_path_factory):
     """model/ with turn attention, and sessions.jsonl."""
     folder = tmp_path_factory.mktemp("explain")
-    save_checkpoint(folder / "model", backbone)
-    (save_checkpoint(folder / "reranker", backbone) / "reranker.json").touch()
-    attention = build_turn_attention("attention", DIM, 5)
-    write_matching(folder / "model", attention)
+    write_matching(save_random(folder / "model"), build_turn_attention("attention", DIM, 5))
+    (save_random(folder / "reranker") / "reranker.json").touch()
     sessions = {"one": ["alone"], "s<1>": TEXTS, "later": ["a", "b"]}
     spoken = {name: [("x", text) for text in texts] for name, texts in sessions.items()}
     (folder / "sessions.jsonl").write_text(json_lines(spoken))

@@ -31,15 +31,8 @@ RESPONDERS = ["agent", "a", "guest", "z"]
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """By whether the model knows who speaks."""
-    folder = tmp_path_factory.mktemp("runs")
-    return {known: save_reranker(folder / str(known), known) for known in (False, True)}
-
-
-@pytest.fixture(scope="module")
-def rerankers(runs):
-    return {known: dcse_tf.Reranker.load(run) for known, run in runs.items()}
+def loaded(rerankers):
+    return {known: dcse_tf.Reranker.load(run) for known, run in rerankers.items()}
 
 
 def expect(turns, response, speakers=None):
@@ -65,9 +58,9 @@ def assert_scores(found, expected):
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 60, 4096])
-def test_scores_are_those_of_the_reference(runs, batch_tokens):
+def test_scores_are_those_of_the_reference(rerankers, batch_tokens):
     """In batches of one pair, of several with padding, and in one batch."""
-    reranker = dcse_tf.Reranker.load(runs[False], batch_tokens=batch_tokens)
+    reranker = dcse_tf.Reranker.load(rerankers[False], batch_tokens=batch_tokens)
     expected = expect_all()
     assert np.ptp([score for row in expected for score in row if score != NO_CANDIDATE]) > 0.5
     assert_scores(reranker.score(CONTEXTS, CANDIDATES), expected)
@@ -76,17 +69,17 @@ def test_scores_are_those_of_the_reference(runs, batch_tokens):
     assert reranker.score([], []) == []
 
 
-def test_speakers_alternate_unless_roles_say_who_speaks(rerankers):
+def test_speakers_alternate_unless_roles_say_who_speaks(loaded):
     """Without roles, the last turn is another's than the response; an empty turn is nobody's."""
     alternating = expect_all([[1], [0, None, 1], [1, 0, 1], [0, 1]])
-    assert_scores(rerankers[True].score(CONTEXTS, CANDIDATES), alternating)
+    assert_scores(loaded[True].score(CONTEXTS, CANDIDATES), alternating)
     told = expect_all([[0], [0, 0, 1], [0, 1, 1], [1, 1]])
-    assert_scores(rerankers[True].score(CONTEXTS, CANDIDATES, iter(ROLES), RESPONDERS), told)
+    assert_scores(loaded[True].score(CONTEXTS, CANDIDATES, iter(ROLES), RESPONDERS), told)
     assert abs(told[0][0] - alternating[0][0]) > 1e-3
 
 
-def test_each_distinct_pair_of_texts_and_speakers_is_computed_once(rerankers, monkeypatch):
-    reranker, rows = rerankers[True], []
+def test_each_distinct_pair_of_texts_and_speakers_is_computed_once(loaded, monkeypatch):
+    reranker, rows = loaded[True], []
     score = reranker.scorer.score
 
     def count(sequences):
@@ -103,23 +96,23 @@ def test_each_distinct_pair_of_texts_and_speakers_is_computed_once(rerankers, mo
     assert sum(rows) == 2
 
 
-def test_ranked_best_first_with_their_places(rerankers):
+def test_ranked_best_first_with_their_places(loaded):
     candidates = ["thanks", "a refund", "it left today", "a refund"]
-    ranked = rerankers[False].rank("where is my parcel", candidates)
+    ranked = loaded[False].rank("where is my parcel", candidates)
     expected = [expect(["where is my parcel"], text) for text in candidates]
     assert [each.place for each in ranked] == sorted(range(4), key=lambda i: -expected[i])
     assert [each.text for each in ranked] == [candidates[each.place] for each in ranked]
     np.testing.assert_allclose([each.score for each in ranked], sorted(expected)[::-1], atol=2e-5)
-    assert rerankers[False].rank(["ok", "thanks"], []) == []
-    (of_role,) = rerankers[True].rank(["ok", "thanks"], ["a"], ["host", "host"], "host")
+    assert loaded[False].rank(["ok", "thanks"], []) == []
+    (of_role,) = loaded[True].rank(["ok", "thanks"], ["a"], ["host", "host"], "host")
     assert abs(of_role.score - expect(["ok", "thanks"], "a", [0, 0])) < 2e-5
 
 
 @pytest.mark.slow
-def test_bfloat16_is_near_and_lstms_have_none(runs, rerankers, tmp_path):
-    exact = np.concatenate(rerankers[False].score(CONTEXTS, CANDIDATES))
-    near = dcse_tf.Reranker.load(runs[False], compute_dtype="bfloat16").score(CONTEXTS, CANDIDATES)
-    assert 1e-5 < np.abs(np.concatenate(near) - exact).max() < 0.2
+def test_bfloat16_is_near_and_lstms_have_none(rerankers, loaded, tmp_path):
+    near = dcse_tf.Reranker.load(rerankers[False], compute_dtype="bfloat16")
+    both = [np.concatenate(each.score(CONTEXTS, CANDIDATES)) for each in (near, loaded[False])]
+    assert 1e-5 < np.abs(both[0] - both[1]).max() < 0.2
     for architecture in ("dual_lstm", "esim"):
         run = save_lstm_reranker(tmp_path / architecture, architecture)
         reranker = dcse_tf.Reranker.load(run)
@@ -132,8 +125,8 @@ def test_bfloat16_is_near_and_lstms_have_none(runs, rerankers, tmp_path):
             dcse_tf.Reranker.load(run, compute_dtype="bfloat16")
 
 
-def test_fingerprints_follow_what_is_computed(runs, rerankers, tmp_path):
-    prints = {known: reranker.fingerprint() for known, reranker in rerankers.items()}
+def test_fingerprints_follow_what_is_computed(rerankers, loaded, tmp_path):
+    prints = {known: reranker.fingerprint() for known, reranker in loaded.items()}
     assert prints[False] != prints[True]
     again = dcse_tf.Reranker.load(save_reranker(tmp_path / "again"), compute_dtype="bfloat16")
     assert again.fingerprint() == prints[False]
@@ -149,11 +142,11 @@ def test_fingerprints_follow_what_is_computed(runs, rerankers, tmp_path):
     assert again.settings["first_tokens"] == 10
 
 
-def test_a_sentence_encoder_is_no_reranker_and_the_other_way_round(runs, model):
+def test_a_sentence_encoder_is_no_reranker_and_the_other_way_round(rerankers, model):
     with pytest.raises(InputError, match=r"^`path`=.*is a sentence encoder, not a re-ranker"):
         dcse_tf.Reranker.load(model)
     with pytest.raises(InputError, match=r"^`model`=.*is a re-ranker.*embeds no sentences"):
-        dcse_tf.SentenceEncoder.load(runs[False])
+        dcse_tf.SentenceEncoder.load(rerankers[False])
 
 
 @pytest.mark.parametrize(("change", "named"), [
@@ -177,9 +170,9 @@ def test_a_folder_that_cannot_be_is_refused(tmp_path, change, named):
     ("settings", "option"),
     [({"compute_dtype": "int8"}, "compute_dtype"), ({"batch_tokens": 0}, "batch_tokens")],
 )
-def test_settings_that_cannot_be_are_refused(runs, settings, option):
+def test_settings_that_cannot_be_are_refused(rerankers, settings, option):
     with pytest.raises(ValueError, match=f"^`{option}`="):
-        dcse_tf.Reranker.load(runs[False], **settings)
+        dcse_tf.Reranker.load(rerankers[False], **settings)
 
 
 @pytest.mark.parametrize(
@@ -195,6 +188,6 @@ def test_settings_that_cannot_be_are_refused(runs, settings, option):
         ((["ok"], [["a"]]), r"contexts\[0\]"),
     ],
 )
-def test_lists_that_do_not_fit_are_refused(rerankers, arguments, named):
+def test_lists_that_do_not_fit_are_refused(loaded, arguments, named):
     with pytest.raises((TypeError, ValueError), match=named):
-        rerankers[False].score(*arguments)
+        loaded[False].score(*arguments)

@@ -6,8 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-import safetensors.numpy
-from tiny_bert import DIM, LAYERS, VOCABULARY, build_backbone, save_checkpoint
+from tiny_bert import DIM, VOCABULARY, read_tensors, save_random
 
 from dcse_tf.bert import checkpoints, sentence_modules
 from dcse_tf.bert.sentence_modules import SentenceModules
@@ -18,17 +17,11 @@ from dcse_tf.options import OptionError
 from dcse_tf.training.merge import RECORD_FILE, MergeOptions, average_tensors, merge
 
 
-def make_checkpoint(folder, seed, vocabulary=VOCABULARY, layers=LAYERS, dim=DIM):
-    """An encoder of weights, biases too, that the seed gives."""
-    shape = layers, dim, len(vocabulary.tokens)
-    return save_checkpoint(folder, build_backbone(seed, shape=shape), vocabulary)
-
-
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
     """A start and, in place of what was trained from it, an encoder of other weights."""
     folder = tmp_path_factory.mktemp("pair")
-    start, trained = make_checkpoint(folder / "start", 1), make_checkpoint(folder / "trained", 2)
+    start, trained = save_random(folder / "start", seed=1), save_random(folder / "trained", seed=2)
     checkpoints.write_max_sequence_length(trained, 9)
     return start, trained
 
@@ -41,10 +34,6 @@ def run(pair, tmp_path):
         return merge(MergeOptions(**{**values, **settings}))
 
     return merge_pair
-
-
-def read_tensors(folder):
-    return safetensors.numpy.load_file(folder / "model.safetensors")
 
 
 def test_the_average_by_hand():
@@ -100,7 +89,7 @@ def test_encoders_that_do_not_go_together_are_refused(pair, run, tmp_path):
         ("words", {"vocabulary": other}, "another vocabulary"),
         ("act", {}, "another hidden_act"),
     ):
-        folder = make_checkpoint(tmp_path / name, 3, **changes)
+        folder = save_random(tmp_path / name, **changes)
         if name == "act":
             config = json.loads((folder / "config.json").read_text())
             (folder / "config.json").write_text(json.dumps(config | {"hidden_act": "gelu"}))
