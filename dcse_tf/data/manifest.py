@@ -65,14 +65,13 @@ def read_manifest(folder: pathlib.Path, tokenizer_fingerprint: str | None = None
     content = read_json_object(path, "a manifest of prepare_data")
     wrong = KeyError, TypeError, AttributeError, ValueError
     with name_input(f"{path}: not a manifest of prepare_data", *wrong):
-        version = int(content.pop("format_version"))
+        if (version := int(content.pop("format_version"))) != FORMAT_VERSION:
+            told = f"format version {version}, expected {FORMAT_VERSION}"
+            raise InputError(f"{path}: {told}; run prepare_data")
         splits = {name: Split(**split) for name, split in content["splits"].items()}
         manifest = Manifest(**{**content, "splits": splits})
         shards = [shard for split in splits.values() for shard in split.shards]
         sizes = {folder / shard["name"]: shard["bytes"] for shard in shards}
-    if version != FORMAT_VERSION:
-        told = f"format version {version}, expected {FORMAT_VERSION}"
-        raise InputError(f"{path}: {told}; run prepare_data")
     for place, expected in sizes.items():
         found = f"{place.stat().st_size} bytes" if place.is_file() else "no such file"
         if found != f"{expected} bytes":

@@ -170,8 +170,7 @@ class ChunkSerializer:
         self._config, self._unk_id = config, vocabulary.unk_id
         self._tokenizer = vocabulary.make_tokenizer()
         self._tokenize = self._tokenizer.as_graph(config.max_sequence_length)
-        # The length of a text without tokens of its own: [CLS] and [SEP], and the prefix between.
-        self._empty = int(self._tokenize(tf.constant([""]))[0].row_lengths()[0])
+        self._empty = 2 + vocabulary.count_prefix()  # tokens, with [CLS] and [SEP], of no text
 
     def __call__(self, chunk: Chunk) -> ChunkRecords:
         dropped: collections.Counter[str] = collections.Counter()

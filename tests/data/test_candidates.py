@@ -56,20 +56,12 @@ FILE = [
     line(1, *SIZE, "有 的"),
     line(0, *SIZE, "Hello Kitty 的"),
 ]
-TURNS = (
-    Utterance("agent", "在吗"),
-    Utterance("agent", "在的亲"),
-    Utterance("customer", "快递到哪了"),
-)
+SAID = ("agent", "在吗"), ("agent", "在的亲"), ("customer", "快递到哪了")
+TURNS = tuple(Utterance(*turn) for turn in SAID)
+ASKED = (Utterance("customer", "有大码吗"),)
 GROUPS = [
     CandidateGroup("test-1", TURNS, ("明天到", "没货"), (1, 0), "agent"),
-    CandidateGroup(
-        "test-3",
-        (Utterance("customer", "有大码吗"),),
-        ("不退", "有的", "Hello Kitty的"),
-        (0, 1, 0),
-        "agent",
-    ),
+    CandidateGroup("test-3", ASKED, ("不退", "有的", "Hello Kitty的"), (0, 1, 0), "agent"),
 ]
 
 
@@ -168,11 +160,13 @@ def test_lines_with_negatives_are_sessions_of_the_dialogues_that_they_are_window
 
 
 def test_speakers_who_are_named_from_the_response_do_not_part_a_dialogue(tmp_path):
-    """Windows of 2, 3 and 4 turns; the response is always b's, but not the turns before it."""
     talk = ["my screen is black", "since when", "since this morning", "reboot it"]
     lines = [line(k, *talk[:n], (talk[n], "no")[1 - k]) for n in (1, 2, 3) for k in (1, 0)]
-    sessions, _ = read_given(write_lines(tmp_path / "t", *lines), "ubuntu_candidates")
-    assert [given.dialogue for *_, given in sessions] == ["t-5"] * 3
+    path = write_lines(tmp_path / "t", *lines)
+    assert [given.dialogue for *_, given in read_given(path, "ubuntu_candidates")[0]] == ["t-5"] * 3
+    groups = [json.dumps(group.to_dict()) for group in read(path, "ubuntu")[0]]  # of no dialogue
+    path = write_lines(tmp_path / "t.jsonl", *groups)
+    assert [given.dialogue for *_, given in read_given(path)[0]] == ["t-5"] * 3
 
 
 def test_a_blank_negative_is_a_candidate_as_any_other(tmp_path):

@@ -63,7 +63,7 @@ def test_a_folder_without_manifest_is_refused(tmp_path):
 
 
 def test_another_version_of_the_format_is_refused(folder):
-    change(folder, format_version=1)
+    change(folder, format_version=1, labels={})  # which version 5 has not
     with pytest.raises(InputError, match="format version 1, expected 5"):
         read_manifest(folder)
 

@@ -133,6 +133,12 @@ def test_a_header_without_the_columns_is_refused(tmp_path, header, columns, name
         read(path, columns=columns, limit=9)
 
 
+def test_what_follows_a_quote_that_stays_open_is_not_lost(tmp_path):
+    path = write_lines(tmp_path / "a.csv", "session_id,role,text", '1,a,"hi', "1,b,ho", "2,a,hi")
+    with pytest.raises(InputError, match=r"a\.csv:4: not a table: .* that begins in line 2"):
+        read(path, limit=9)
+
+
 def test_without_roles_speakers_alternate_if_asked(tmp_path):
     path = write_lines(tmp_path / "a.csv", "session_id,text", "1,hi", "1,ho")
     assert read(path, alternate_roles=True)[0] == {"1": [("", "hi"), ("", "ho")]}
@@ -192,7 +198,7 @@ OPENAI = {
 }
 SHAREGPT = {
     "id": 7,
-    "conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}],
+    "conversations": [{"from": "human", "value": "a", "text": None}, {"from": "gpt", "value": "b"}],
 }
 SAID = {
     "f-1": [("user", "你好"), ("assistant", ""), ("assistant", "hello")],

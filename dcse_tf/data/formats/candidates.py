@@ -97,13 +97,13 @@ def read_given_sessions(
     groups = check_groups(read, path, BadLines(sys.maxsize, 0, bad_lines.encoding))
     # Speakers may be named by their distance from the response, so otherwise in every window.
     unnamed = (
-        (line, [turn._replace(role="") for turn in group.window])
-        for line, group in groups
-        if group.id == f"{path.name}-{line}"
+        (group.id, [turn._replace(role="") for turn in group.window])
+        for _, group in groups
+        if not group.dialogue
     )
-    names = {line: f"{path.name}-{own[0]}" for own, _ in merge_windows(unnamed) for line in own}
-    for line, group in check_groups(read, path, bad_lines):
-        dialogue = group.dialogue or names.get(line, group.id)
+    names = {name: own[0] for own, _ in merge_windows(unnamed) for name in own}
+    for _, group in check_groups(read, path, bad_lines):
+        dialogue = group.dialogue or names.get(group.id, group.id)
         negatives = itertools.compress(group.candidates, map(operator.not_, group.labels))
         yield group.id, group.window, GivenCandidates(dialogue, tuple(negatives))
 
@@ -280,17 +280,17 @@ _JOINING_CHARACTERS = 10
 
 
 def merge_windows(
-    windows: Iterable[tuple[int, list[Utterance]]],
-) -> Iterator[tuple[list[int], list[Utterance]]]:
-    """Yields every dialogue once: the numbers of its windows, the first being that of the one that
-    begins it, and its turns.
+    windows: Iterable[tuple[Any, list[Utterance]]],
+) -> Iterator[tuple[list[Any], list[Utterance]]]:
+    """Yields every dialogue once: the numbers, or names, of its windows, the first being that of
+    the one that begins it, and its turns.
 
     A window whose turns are all contained in another, consecutively, is dropped. A window that
     begins with the last three or more turns of another (of ten or more characters) is joined to it.
     Any smaller overlap counts as a different dialogue.
     """
     known: dict[tuple[str, str], int] = {}
-    numbers: list[int] = []
+    numbers: list[Any] = []
     coded: list[tuple[int, ...]] = []  # the windows, each turn as an index into the distinct ones
     for number, turns in windows:
         numbers.append(number)

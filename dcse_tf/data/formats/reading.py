@@ -116,18 +116,19 @@ def read_table(
         quoting: Any = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
         rows = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
         while True:
-            row, problem = [""], ""
+            row, problem, begin = [""], "", rows.line_num + 1
             try:
                 row = next(rows)
             except StopIteration:
                 return
             except csv.Error as error:
-                problem = f"not a table: {error}"
+                problem = f"not a table: {error}, in the row that begins in line {begin}"
             if not is_encodable("".join(row)):
                 problem = bad_lines.not_encoded
             elif not problem and width and len(row) not in (0, width):
                 problem = f"expected {width} field(s), found {len(row)}"
-            if problem and not width:  # the next row is no header
+            # The next row is no header, or there is none: a quote was not closed.
+            if problem and (not width or "unexpected end of data" in problem):
                 raise InputError(f"{path}:{rows.line_num}: {problem}")
             if problem:
                 bad_lines.report(path, rows.line_num, problem)
@@ -273,7 +274,9 @@ def parse_dialogue(value: Any, columns: Mapping[str, str] = _OWN) -> tuple[str, 
     if messages and all(isinstance(message, str) for message in messages):
         return str(name), [Utterance("", text) for text in messages]
     found = dict.fromkeys(key for m in messages if isinstance(m, dict) for key in m)
-    keys = {name: find_key(name, found) for name in KEYS}
+    # A key that is empty in all messages, such as "text": null, counts only if there is no other.
+    filled = dict.fromkeys(key for m in messages if isinstance(m, dict) for key in m if m[key])
+    keys = {name: find_key(name, filled) or find_key(name, found) for name in KEYS}
     if messages and not keys["text"]:
         expected = columns.get("text") or " or ".join(KEYS["text"])
         raise ValueError(f"no message has {expected}; found {', '.join(found)[:200] or 'no field'}")
