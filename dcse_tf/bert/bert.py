@@ -154,7 +154,7 @@ def load_backbone(
     tensors = bert_weights.read_bert_tensors(folder, config)
     if vocabulary:
         size = max(config["vocab_size"], len(vocabulary.tokens))
-        tensors = bert_weights.extend_vocabulary(tensors, size, vocabulary.sep_id)
+        tensors = bert_weights.extend_vocabulary(tensors, vocabulary, folder)
         config = {**config, "vocab_size": size}
     backbone = build_backbone(config, dropout, compute_dtype)
     bert_weights.assign(bert_weights.backbone_weights(backbone), tensors, str(folder))
@@ -204,6 +204,7 @@ def freeze(backbone: keras_hub.models.BertBackbone, layers: int, embeddings: boo
     if embeddings:
         frozen += [backbone.token_embedding, backbone.position_embedding]
         frozen += [backbone.segment_embedding, backbone.embeddings_layer_norm]
+        frozen += [backbone.relative_bias] if hasattr(backbone, "relative_bias") else []
     for layer in frozen:
         layer.trainable = False
 

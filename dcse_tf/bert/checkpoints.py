@@ -119,8 +119,10 @@ def find_padding(folder: pathlib.Path) -> int:
             return int([file.readline().rstrip() for _ in range(2)][1] == b"<pad>")
     path = folder / "tokenizer.json"
     if not path.is_file():
-        # The vocabularies of XLM-R and RoBERTa begin with <s>, <pad>.
-        return int(any((folder / name).is_file() for name in VOCABULARY_FILES))
+        # The vocabularies of XLM-R and, mostly, RoBERTa begin with <s>, <pad>.
+        first = int(any((folder / name).is_file() for name in VOCABULARY_FILES))
+        found = read_json_object(folder / "vocab.json", optional=True).get("<pad>")
+        return found if type(found) is int else first
     content = read_json_object(path, "a tokenizer")
     with name_input(f"{path}: expected a tokenizer", LookupError, TypeError, ValueError):
         ids = {x["content"]: int(x["id"]) for x in content.get("added_tokens", [])}
@@ -157,6 +159,7 @@ def read_config(folder: pathlib.Path) -> dict[str, Any]:
     for key, known in {
         RELATIVE_BUCKETS: (BUCKETS,),
         "position_embedding_type": ("absolute",),
+        "is_decoder": (False,),  # which would not see the tokens that follow
         "hidden_act": (*_EXACT_GELU, *_TANH_GELU),
     }.items():
         if config.get(key, known[0]) not in known:

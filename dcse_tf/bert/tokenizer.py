@@ -59,7 +59,10 @@ def read_vocabulary(folder: pathlib.Path) -> Vocabulary:
     else:
         vocabulary = _convert(path)
     config = read_json_object(folder / "config.json", optional=True)
-    is_mpnet = config.get("model_type") == "mpnet"
+    size, is_mpnet = config.get("vocab_size"), config.get("model_type") == "mpnet"
+    if type(size) is int and len(vocabulary.tokens) > size:
+        entries = f"{len(vocabulary.tokens)} entries, but config.json has vocab_size {size}"
+        raise InputError(f"{path}: {entries}")
     if is_mpnet and not (isinstance(vocabulary, MPNetPieces) and find_padding(folder) == 1):
         raise InputError(f"{folder}: expected the vocabulary of an MPNet, which begins <s>, <pad>")
     path = folder / LENGTH_FILE
@@ -97,6 +100,7 @@ def _read_wordpiece(folder: pathlib.Path) -> WordPiece:
     settings = read_json_object(config_path, optional=True)
     lowercase = bool(settings.get("do_lower_case", True))
     expected = {"strip_accents": lowercase, "tokenize_chinese_chars": True, "unk_token": "[UNK]"}
+    expected |= {"do_basic_tokenize": True, "word_tokenizer_type": "basic"}  # others: Japanese ones
     for name, value in expected.items():
         found = settings.get(name)
         found = found.get("content") if isinstance(found, dict) else found

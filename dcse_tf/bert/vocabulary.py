@@ -79,21 +79,10 @@ class Vocabulary(abc.ABC):
     prefix: str = dataclasses.field(default="", kw_only=True)
     special: ClassVar[SpecialTokens]
 
-    @property
-    def cls_id(self) -> int:
-        return self.tokens.index(self.special.cls)
-
-    @property
-    def sep_id(self) -> int:
-        return self.tokens.index(self.special.sep)
-
-    @property
-    def mask_id(self) -> int:
-        return self.tokens.index(self.special.mask)
-
-    @property
-    def unk_id(self) -> int:
-        return self.tokens.index(self.special.unk)
+    cls_id = property(lambda self: self.tokens.index(self.special.cls))
+    sep_id = property(lambda self: self.tokens.index(self.special.sep))
+    mask_id = property(lambda self: self.tokens.index(self.special.mask))
+    unk_id = property(lambda self: self.tokens.index(self.special.unk))
 
     @property
     def special_ids(self) -> tuple[int, ...]:

@@ -21,6 +21,8 @@ from dcse_tf.bert import families
 from dcse_tf.bert.checkpoints import find_padding
 from dcse_tf.bert.families import RELATIVE_BIAS, RELATIVE_BUCKETS, is_relative
 from dcse_tf.bert.tensor_files import read_tensor_file, require_finite, write_tensor_file
+from dcse_tf.bert.tokenizer import read_vocabulary
+from dcse_tf.bert.vocabulary import Vocabulary
 from dcse_tf.errors import InputError
 from dcse_tf.files import write_json
 from dcse_tf.input_files import read_json_object
@@ -206,17 +208,18 @@ def _pad_first(tensors: dict[str, np.ndarray], padding: int) -> dict[str, np.nda
 
 
 def extend_vocabulary(
-    tensors: dict[str, np.ndarray], size: int, like: int
+    tensors: dict[str, np.ndarray], vocabulary: Vocabulary, folder: pathlib.Path
 ) -> dict[str, np.ndarray]:
-    """Adds tokens to a checkpoint's tensors, up to a vocabulary of `size` entries, each as a copy
-    of the token with the id `like`.
+    """Adds the entries that a vocabulary has beyond the one of a checkpoint's folder to the
+    checkpoint's tensors, each as a copy of [SEP]'s.
     """
-    extended = dict(tensors)
-    for name in _BY_TOKEN:
-        value = tensors.get(name)
-        if value is not None and len(value) < size:
-            copies = np.repeat(value[like : like + 1], size - len(value), axis=0)
-            extended[name] = np.concatenate([value, copies])
+    known, size = len(read_vocabulary(folder).tokens), len(vocabulary.tokens)
+    extended, like = dict(tensors), vocabulary.sep_id
+    for name in tensors.keys() & {*_BY_TOKEN}:
+        value = tensors[name]
+        copies = np.repeat(value[like : like + 1], size - known, axis=0)
+        # A table may have more rows than there are entries, with anything in them.
+        extended[name] = np.concatenate([value[:known], copies, value[size:]])
     return extended
 
 

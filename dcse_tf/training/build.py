@@ -145,9 +145,9 @@ def _add_encoder(setup: Setup) -> Setup:
     options, folder, vocabulary = setup.options, setup.source, setup.vocabulary
     size, tensors = len(vocabulary.tokens), {}
     if folder:
-        tensors = bert_weights.read_tensors(folder)
-        tensors = bert_weights.extend_vocabulary(tensors, size, vocabulary.sep_id)
-        added = vocabulary if options.end_of_turn else None
+        tensors, added = bert_weights.read_tensors(folder), None
+        if options.end_of_turn:
+            tensors = bert_weights.extend_vocabulary(tensors, added := vocabulary, folder)
         backbone = bert.load_backbone(folder, options.dropout, options.compute_dtype, added)
     else:
         config = bert.make_bert_config(*ENCODER_SIZES[options.encoder_size], size)
@@ -159,9 +159,6 @@ def _add_encoder(setup: Setup) -> Setup:
         why = f"with these options and data its sequences have up to {longest} tokens"
         limit = f"but the encoder has {positions} positions; prepare with a smaller"
         options.refuse("task", f"{why}, {limit} `max_sequence_length`")
-    if backbone.vocabulary_size < size:
-        few = f"{backbone.vocabulary_size} token embeddings for {size} entries of vocab.txt"
-        raise InputError(f"{folder}: {few}")
 
     bert.freeze(backbone, options.freeze_layers, options.freeze_embeddings)
     if options.lora_rank:

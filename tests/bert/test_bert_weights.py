@@ -16,6 +16,7 @@ from dcse_tf.bert import bert
 from dcse_tf.bert.sentence_modules import AffineMap, SentenceModules, write_modules
 from dcse_tf.bert.tensor_files import read_tensor_file
 from dcse_tf.bert.tokenizer import read_vocabulary
+from dcse_tf.bert.vocabulary import SPECIAL_TOKENS, WordPiece
 from dcse_tf.errors import InputError
 
 CONFIG = bert.make_bert_config(LAYERS, DIM, VOCABULARY_SIZE)
@@ -52,6 +53,19 @@ def encode(backbone) -> np.ndarray:
 def test_saving_and_loading_is_exact(folder):
     np.testing.assert_array_equal(encode(bert.load_backbone(folder)), encode(build_backbone()))
     assert json.loads((folder / "config.json").read_text()) == CONFIG
+
+
+@pytest.mark.parametrize("spare", [0, 2])
+def test_a_new_entry_starts_as_a_copy_of_sep_whatever_rows_the_table_has(folder, spare):
+    words = map(str, range(VOCABULARY_SIZE - len(SPECIAL_TOKENS) - spare))
+    vocabulary = WordPiece((*SPECIAL_TOKENS, *words), True)
+    vocabulary.write(folder)
+    before, new = read(folder)["embeddings.word_embeddings.weight"], len(vocabulary.tokens)
+    backbone = bert.load_backbone(folder, vocabulary=vocabulary.with_end_of_turn())
+    found = backbone.token_embedding.embeddings.numpy()
+    np.testing.assert_array_equal(found[new], before[vocabulary.sep_id])
+    both = [np.delete(rows, slice(new, new + 1), axis=0) for rows in (found, before)]
+    np.testing.assert_array_equal(*both)
 
 
 def test_token_embeddings_agree_with_the_converter_of_keras_hub(minilm):
@@ -136,6 +150,7 @@ def test_tensors_that_are_not_used_are_named_once_but_for_those_nobody_needs(fol
         ({"position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key'"),
         ({"hidden_act": "relu"}, "hidden_act 'relu', expected gelu or gelu_new or"),
         ({"layer_norm_eps": 0}, "layer_norm_eps 0"),
+        ({"is_decoder": True}, "is_decoder True, expected False"),
         ({"num_attention_heads": 5}, "not divisible"),
         ({"type_vocab_size": "1"}, "a BERT's settings, type_vocab_size of 1 or more, found '1'"),
         ({"model_type": "mpnet", "relative_attention_num_buckets": 16}, "buckets 16, expected 32"),

@@ -107,5 +107,8 @@ def test_padding_that_is_not_the_first_entry_becomes_it(tmp_path):
     content = json.loads((tmp_path / "tokenizer.json").read_text())
     (tmp_path / "tokenizer.json").write_text(json.dumps({**content, "added_tokens": []}))
     assert find_padding(tmp_path) == 1  # an entry like any other, for some tools
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "vocab.json").write_text('{"<s>": 0, "<pad>": 3}')
+    assert find_padding(tmp_path) == 3
     VOCABULARY.write(tmp_path)  # of WordPiece
     assert find_padding(tmp_path) == 0

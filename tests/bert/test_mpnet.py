@@ -121,6 +121,12 @@ def test_packing_counts_distances_within_an_utterance(encoders, lengths, seed):
     np.testing.assert_allclose(found[real], expected[real], atol=5e-5)
 
 
+def test_distances_are_frozen_with_the_embeddings(start):
+    backbone = bert.load_backbone(start)
+    bert.freeze(backbone, LAYERS, True)
+    assert {v.path.split("/")[0] for v in backbone.trainable_variables} == {"pooled_dense"}
+
+
 @pytest.mark.slow
 def test_what_is_written_is_the_mpnet_that_was_read(start, tmp_path):
     to = {"output_dir": tmp_path / "export", "format": "sentence_transformers"}

@@ -336,6 +336,11 @@ def test_a_tokenizer_with_other_settings_is_refused(folders, tmp_path, kind, cha
         ({"tokenizer_config.json": '{"do_lower_case": false, "strip_accents": true}'}, "strip_acc"),
         ({"tokenizer_config.json": '{"tokenize_chinese_chars": false}'}, "tokenize_chinese_chars"),
         ({"tokenizer_config.json": '{"unk_token": "<unk>"}'}, r"unk_token is '<unk>'"),
+        ({"tokenizer_config.json": '{"word_tokenizer_type": "mecab"}'}, "expected 'basic'"),
+        (
+            {"tokenizer_config.json": "{}", "config.json": '{"vocab_size": 4}'},
+            "5 entries, but .* 4",
+        ),
         ({"tokenizer_config.json": "{"}, "tokenizer_config.json"),
         ({**CASED, "sentence_bert_config.json": '{"do_lower_case": true}'}, "keeps the case"),
         ({"tokenizer.json": '{"model": {"type": "WordPiece"}}'}, "expected a tokenizer"),

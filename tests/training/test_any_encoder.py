@@ -11,13 +11,14 @@ import tensorflow as tf
 import transformers
 from tiny_checkpoints import prepare_for, save_start
 from train_options import SMALL, make_options, rewind, write_untrained
-from written_dialogues import make_dialogues
+from written_dialogues import json_lines, make_dialogues
 
 import dcse_tf
 from dcse_tf.bert.pairs import strip_ends
 from dcse_tf.bert.tokenizer import read_vocabulary
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError
+from dcse_tf.input_files import read_json_object
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.training.train import train
 
@@ -85,6 +86,16 @@ def test_the_exported_tokenizer_gives_the_ids_of_the_exported_weights(trained, t
     assert theirs(texts, truncation=True)["input_ids"] == ours.to_list()
     prompts = json.loads((folder / "config_sentence_transformers.json").read_text())["prompts"]
     assert prompts == dict.fromkeys(("prefix", "query", "document"), PREFIX)
+
+
+@pytest.mark.parametrize("start", ["roberta"], indirect=True)
+def test_a_turn_of_one_token_is_read_behind_a_prefix(start, tmp_path):
+    """With byte pairs, the prefix's last space belongs to the turn's first token."""
+    word = next(x[1:] for x in read_vocabulary(start).tokens if x[0] == "Ġ" and x[1:].isalpha())
+    dialogues = {str(n): [("x", word), ("y", "i am here")] for n in range(9)}
+    (tmp_path / "a.jsonl").write_text(json_lines(dialogues))
+    corpus = prepare_for(start, tmp_path / "a.jsonl", tmp_path, PREFIX)
+    assert read_json_object(corpus / "manifest.json")["dropped"]["empty_utterances"] == 0
 
 
 @pytest.mark.parametrize("start", ["xlm-roberta", "roberta"], indirect=True)
