@@ -234,9 +234,11 @@ class Experiment(report.Experiment):
 
     def _add_data(self, corpus: Corpus, share: float) -> str:
         name = corpus.name + ("" if share == 1.0 else f"-share={share:g}")
-        vocabulary, held_out = self.options.encoder or VOCABULARY, [(1 - share) / 2] * 2
+        vocabulary, whole = self.options.encoder, share == 1.0
+        # A share is read with the vocabulary of the encoder that is trained on it.
+        vocabulary = vocabulary or (VOCABULARY if whole else self._add_encoder(corpus, True))
         longest = 100 if corpus.name == "jddc" else 50  # as in the paper, section 5.3
-        return self.prepare(name, corpus.train, vocabulary, longest, held_out)
+        return self.prepare(name, corpus.train, vocabulary, longest, [(1 - share) / 2] * 2)
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:

@@ -337,9 +337,11 @@ def read_corpora(
         if not fewest <= len(words) <= fewest + 1:
             raise ExperimentError(f"{problem}expected {fewest} or {fewest + 1} words")
         name, train, *sets = words
-        corpora.append(Corpus(name, read_source(train), tuple(map(read_set, sets))))
-        if {*corpora[-1].sets} & {*corpora[-1].train.partition(":")[2].split(",")}:
+        made = Corpus(name, read_source(train), tuple(map(read_set, sets)))
+        trained, *scored = ({*x.rpartition(":")[2].split(",")} for x in (made.train, *made.sets))
+        if any(trained & files for files in scored):
             raise ExperimentError(f"{problem}a set is among the training files")
+        corpora.append(made)
     return corpora
 
 

@@ -72,7 +72,7 @@ def make_encode(fitted: Fitted) -> Callable[[list[str]], np.ndarray]:
         for mean, text in zip(means, texts, strict=True):
             if known := [rows[word] for word in split(text) if word in rows]:
                 mean[:] = matrix[known].mean(axis=0)
-        if unknown := len(texts) - np.count_nonzero(means.any(axis=1)):
+        if (unknown := sum(map(bool, texts)) - np.count_nonzero(means.any(axis=1))) > 0:
             message = "%d of %d sentences have no word with a vector: zeros (logged only once)"
             logging.log_first_n(logging.INFO, message, 1, unknown, len(texts))
         return means

@@ -1,6 +1,7 @@
 """What is told of each cluster, and the files of a report."""
 
 import collections
+import contextlib
 import itertools
 import json
 import math
@@ -14,13 +15,12 @@ import numpy as np
 from dcse_tf.data.dialogue import make_splitter
 from dcse_tf.discovery.clustering import place_in_plane
 from dcse_tf.discovery.clusters import CENTRES_FILE, CLUSTERS_FILE, RECORD_FILE, Followed
+from dcse_tf.errors import InputError
 from dcse_tf.evaluation.retrieval import write_retrieval_set
 from dcse_tf.files import write_record
 from dcse_tf.sets.retrieval_set import build_retrieval_set, sample_balanced
 
-_TYPICAL = 5  # sentences of a cluster
-_WORDS = 6
-_IN_NAME = 3
+_TYPICAL, _WORDS, _IN_NAME = 5, 6, 3  # of a cluster: sentences, words, and those of its name
 _NEAREST = 200  # texts of a cluster that typical sentences and words are chosen from
 _FREQUENT = 0.1  # of a cluster's texts that have a word
 _NEWS = 1e-4  # of a cosine, in the mean: what one more typical sentence must add
@@ -119,7 +119,7 @@ def write_report(
     folder: pathlib.Path, found: Found, records: Sequence[dict[str, Any]], summary: dict[str, Any]
 ) -> None:
     """Writes the files of a report. Its retrieval set has a balanced part of the texts, labelled by
-    the clusters, "ID NAME"; there is none if fewer than two clusters have two texts.
+    the clusters, "ID NAME"; there is none if no text has one of its and of another cluster.
     """
     write_record(folder / RECORD_FILE, summary, sort_keys=False)
     lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
@@ -128,7 +128,7 @@ def write_report(
     names = [f"{record['id']} {record['name']}" for record in records]
     labelled = [(text, names[label]) for text, label in zip(found.texts, found.labels, strict=True)]
     drawn, _ = sample_balanced(labelled, _SENTENCES, seed=0, min_label_sentences=2)
-    if len({label for _, label in drawn}) > 1:
+    with contextlib.suppress(InputError):
         sentences, _ = build_retrieval_set(drawn, make_splitter("auto"))
         write_retrieval_set(folder / "retrieval.txt", sentences)
 

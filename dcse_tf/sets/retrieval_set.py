@@ -237,7 +237,7 @@ def build_retrieval_set(
     if not queries:
         raise InputError(
             f"none of {len(split)} sentences has both a positive and a negative candidate; "
-            "each label needs at least two sentences"
+            "each label needs at least two sentences, and `candidates` enough for another label's"
         )
     sentences = [sentence for sentence, _ in labelled]
     return RetrievalSet(sentences, queries, [label for _, label in labelled]), dropped

@@ -58,8 +58,8 @@ def embed_on_spark(config: EmbedOptions) -> tuple[int, int]:
         atomic_directory(pathlib.Path(config.output).absolute(), config.overwrite) as folder,
         connect(config.spark_master, "dcse embed") as session,
     ):
-        paths = [config.input]
-        paths = paths if URL.match(config.input) else list_inputs(session, paths, "")
+        local = [] if URL.match(config.input) else list_inputs(session, [config.input], "")
+        paths = [f"file://{path}" for path in local] or [config.input]
         frame = session.read.text(paths).withColumnRenamed("value", "text")
         files = frame.inputFiles()  # perhaps of a folder
         if any(path.endswith(".xz") for path in files):

@@ -237,8 +237,7 @@ def test_flag_files_stand_where_they_are_named(tmp_path, monkeypatch):
     given = ["--shards=1", "--flagfile=flags/own.flags", "--dev_fraction=0.2", *PREPARE]
     options = parse_flags(PrepareOptions, "prepare_data", given)
     assert (options.shards, options.seed, options.max_sessions) == (3, 2, 4)
-    assert options.prefix == "query: "
-    assert options.dev_fraction == 0.2
+    assert (options.prefix, options.dev_fraction) == ("query: ", 0.2)
 
 
 @pytest.mark.parametrize("text", ["--flagfile=none", "--flagfile=../flags/a", "--flagfile"])

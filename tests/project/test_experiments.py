@@ -130,6 +130,13 @@ def test_runs_are_done_once_and_again_if_something_changed(tmp_path, echo):
     assert do("e", weights="new") == ["changed", "changed"]
 
 
+def test_a_set_that_is_trained_on_is_refused(tmp_path):
+    (tmp_path / "a").touch()
+    words = f"table1 --work_dir={tmp_path} --corpus ecd ecd:{tmp_path}/a ecd:{tmp_path}/a".split()
+    with pytest.raises(runs.ExperimentError, match="a set is among the training files"):
+        response_selection.Experiment(response_selection.parse_arguments(words)).make_tables()
+
+
 def result(values, name="map"):
     scores = {name: 100 * sum(values) / len(values), f"chance_{name}": 10.0}
     items = {name: [100 * value for value in values]}
