@@ -69,7 +69,7 @@ BUDGETS = {
     "sets": 474,
     "spark": 352,
     "tasks": 1887,
-    "training": 1553,
+    "training": 1550,
     "tests": 17720,
     "experiments": 2980,
     "docs": 2195,
