@@ -119,7 +119,7 @@ def write_report(
     folder: pathlib.Path, found: Found, records: Sequence[dict[str, Any]], summary: dict[str, Any]
 ) -> None:
     """Writes the files of a report. Its retrieval set has a balanced part of the texts, labelled by
-    the clusters, "ID NAME"; there is none if no text has one of its and of another cluster.
+    the clusters, "ID NAME"; there is none if none can be built, see `build_retrieval_set`.
     """
     write_record(folder / RECORD_FILE, summary, sort_keys=False)
     lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
