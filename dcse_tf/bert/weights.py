@@ -215,7 +215,7 @@ def extend_vocabulary(
     """
     known, size = len(read_vocabulary(folder).tokens), len(vocabulary.tokens)
     extended, like = dict(tensors), vocabulary.sep_id
-    for name in tensors.keys() & {*_BY_TOKEN}:
+    for name in tensors.keys() & {*_BY_TOKEN} if known < size else ():
         value = tensors[name]
         copies = np.repeat(value[like : like + 1], size - known, axis=0)
         # A table may have more rows than there are entries, with anything in them.
