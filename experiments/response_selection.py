@@ -245,7 +245,7 @@ class Experiment(report.Experiment):
             flags = [
                 *("--task=response_selection", f"--auxiliary={','.join(row.auxiliary) or 'none'}"),
                 *(f"--context_turns={size.context_turns}", f"--global_batch_size={size.sessions}"),
-                *(*size.lengths, *row.train),
+                *size.lengths,
                 f"--auxiliary_weight={size.weight:g}" if row.auxiliary else "",
                 *(("--negatives_from=given", "--negatives=all") if has_candidates(corpus) else ()),
             ]
@@ -261,7 +261,7 @@ class Experiment(report.Experiment):
             f"rows/{corpus.name}/{name}-seed{seed}",
             "train",
             "model",
-            *(*flags, *self.options.train_flags),
+            *(*flags, *row.train, *self.options.train_flags),
             *(f"--data_dir={self._add_data(corpus)}", f"--seed={seed}", "--run_dir="),
         )
 
