@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 
 import report
 import runs
-from runs import LAST_STEP, Corpus
 
 VOCABULARY = "6000"  # entries, where it is trained on the corpus
 _SESSIONS = ("--batch_form=unique", "--global_batch_size=20")
@@ -168,7 +167,7 @@ class Experiment(report.Experiment):
         return tables
 
     def _add_scores(
-        self, corpus: Corpus, name: str, row: Row, seed: int, value: float | None
+        self, corpus: runs.Corpus, name: str, row: Row, seed: int, value: float | None
     ) -> str:
         """Adds the evaluation of a row, and all it needs; returns the path of the results. `value`
         is that of the setting that is varied.
@@ -191,7 +190,7 @@ class Experiment(report.Experiment):
         )
 
     def _add_model(
-        self, corpus: Corpus, row: Row, seed: int, name: str, flag: str, share: float
+        self, corpus: runs.Corpus, row: Row, seed: int, name: str, flag: str, share: float
     ) -> str:
         options = self.options
         if row.fit == "word_vectors":
@@ -213,10 +212,10 @@ class Experiment(report.Experiment):
         how = (*row.train, *weights)
         if options.size == "small":
             how = (*row.train, *row.small, *weights, steps)
-        flags = (*how, *LAST_STEP, *options.train_flags, flag)
+        flags = (*how, *runs.LAST_STEP, *options.train_flags, flag)
         return self.add(name, "train", "model", *flags, *given, seeded, "--run_dir=")
 
-    def _add_encoder(self, corpus: Corpus, adapted: bool) -> str:
+    def _add_encoder(self, corpus: runs.Corpus, adapted: bool) -> str:
         """The path of the encoder that rows start from."""
         encoder, steps = self.options.encoder, self.options.mlm_steps
         if encoder and not (adapted and steps):
@@ -227,12 +226,12 @@ class Experiment(report.Experiment):
             start, rate = f"--encoder_size={self.options.encoder_size}", "--learning_rate=5e-4"
         if not adapted:  # random weights: written by one step that changes nothing
             steps, rate = 1, "--learning_rate=0"
-        flags = ("--preset=mlm", start, f"--steps={steps}", rate, *LAST_STEP)
+        flags = ("--preset=mlm", start, f"--steps={steps}", rate, *runs.LAST_STEP)
         data = f"--data_dir={self._add_data(corpus, 1.0)}"
         name = f"encoders/{corpus.name}-{'adapted' if adapted else 'original'}"
         return self.add(name, "train", "model", *flags, data, "--run_dir=")
 
-    def _add_data(self, corpus: Corpus, share: float) -> str:
+    def _add_data(self, corpus: runs.Corpus, share: float) -> str:
         name = corpus.name + ("" if share == 1.0 else f"-share={share:g}")
         vocabulary, whole = self.options.encoder, share == 1.0
         # A share is read with the vocabulary of the encoder that is trained on it.

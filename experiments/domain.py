@@ -19,7 +19,6 @@ from collections.abc import Sequence
 
 import report
 import runs
-from runs import LAST_STEP
 
 # Every model reads up to 128 tokens of a text, however few it was trained with: sentences of guards
 # that are cut would say nothing about the effect of training.
@@ -61,9 +60,8 @@ class Experiment(report.Experiment):
         for name, row in rows.items():
             seeds: list[report.Result] = []
             for seed in options.seeds if row.train else [0]:
-                paths = self._add_scores(name, row, seed, data, held_out)
                 # All results of a seed together, whichever evaluation they are of.
-                if results := self.read_seeds(paths):
+                if results := self.read_seeds(self._add_scores(name, row, seed, data, held_out)):
                     seeds.append([result for of_kind in results for result in of_kind])
             lines.append(report.Line(name, seeds))
         sets = {
@@ -95,7 +93,7 @@ class Experiment(report.Experiment):
             # Rows that differ in what follows share their training.
             same = (other for other, each in ROWS.items() if each.train == row.train)
             run = f"rows/{self._name(next(same, name), row, seed)}"
-            how = (f"--steps={options.steps}", *LAST_STEP, *options.train_flags, *row.train)
+            how = (f"--steps={options.steps}", *runs.LAST_STEP, *options.train_flags, *row.train)
             given = (f"--encoder={start}", f"--data_dir={data}", f"--seed={seed}", "--run_dir=")
             model = self.add(run, "train", "model", *how, *given)
             model += "/averaged" if row.averaged else ""

@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 import report
 import runs
-from runs import Corpus, ExperimentError
 
 from dcse_tf.evaluation import bootstrap
 
@@ -196,7 +195,7 @@ class Experiment(report.Experiment):
                 tables.append(report.Table(heading, (), lines, labels, ("r1", "mrr")))
         return tables
 
-    def _add_groups(self, corpus: Corpus) -> dict[str, str]:
+    def _add_groups(self, corpus: runs.Corpus) -> dict[str, str]:
         """Kind -> "FORMAT:FILE" of the groups that a corpus' models are scored on, see `_GROUPS`.
 
         Raises:
@@ -215,13 +214,13 @@ class Experiment(report.Experiment):
             )
             found = {"drawn": f"jsonl:{groups}", **found}
         if not found:
-            raise ExperimentError(
+            raise runs.ExperimentError(
                 f"--corpus {corpus.name}: expected FORMAT:TEST_FILE as third word"
             )
         return found
 
     def _add_scores(
-        self, corpus: Corpus, name: str, row: Row, seed: int, kind: str, groups: str
+        self, corpus: runs.Corpus, name: str, row: Row, seed: int, kind: str, groups: str
     ) -> str:
         """Adds the scoring of a row on "FORMAT:FILE"; returns the path of the results."""
         model = self._add_model(corpus, row.model or name, row, seed)
@@ -235,7 +234,7 @@ class Experiment(report.Experiment):
             *(f"--candidates_turns={turns}", "--output="),
         )
 
-    def _add_model(self, corpus: Corpus, name: str, row: Row, seed: int) -> str:
+    def _add_model(self, corpus: runs.Corpus, name: str, row: Row, seed: int) -> str:
         size, encoder = self._size, self.options.encoder
         if row.architecture == "embedding":
             flags = ["--preset=recommended", "--context_side=before", "--negatives=all"]
@@ -273,7 +272,7 @@ class Experiment(report.Experiment):
             flags += [f"--steps={steps}", f"--eval_every={every}", f"--save_every={every}"]
         return flags
 
-    def _add_post_training(self, corpus: Corpus, post: tuple[str, ...]) -> str:
+    def _add_post_training(self, corpus: runs.Corpus, post: tuple[str, ...]) -> str:
         """All seeds of a row share one post-training."""
         size = self._size
         kind = "-".join(flag.strip("-").rpartition("=")[2] for flag in post)
@@ -315,7 +314,7 @@ class Experiment(report.Experiment):
             if parts:
                 yield f"{name}, dev dialogues: {'; '.join(parts)}."
 
-    def _add_data(self, corpus: Corpus) -> str:
+    def _add_data(self, corpus: runs.Corpus) -> str:
         encoder, held_out = self.options.encoder, self.options.held_out
         return self.prepare(corpus.name, corpus.train, encoder, self._size.longest, held_out)
 
@@ -337,7 +336,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def has_candidates(corpus: Corpus) -> bool:
+def has_candidates(corpus: runs.Corpus) -> bool:
     """Whether its training file is read with its own negatives, as in mutual_candidates."""
     return corpus.train.partition(":")[0].endswith("candidates")
 

@@ -186,9 +186,8 @@ def initialize_weights(weights: list[keras.Variable], seed: int, stddev: float =
     for position, weight in enumerate(weights):
         if len(weight.shape) < 2 or "bias" in weight.name:
             continue
-        stateless_seed = tf.random.fold_in(tf.constant([seed, 0], tf.int64), position)
-        drawn = tf.random.stateless_truncated_normal(weight.shape, stateless_seed, 0.0, stddev)
-        weight.assign(drawn)
+        key = tf.random.fold_in(tf.constant([seed, 0], tf.int64), position)
+        weight.assign(tf.random.stateless_truncated_normal(weight.shape, key, 0.0, stddev))
 
 
 def freeze(backbone: keras_hub.models.BertBackbone, layers: int, embeddings: bool) -> None:

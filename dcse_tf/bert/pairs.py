@@ -52,8 +52,7 @@ class Places:
     def segment_ids(self) -> tf.Tensor:
         """int32 `[rows, tokens]`: 0 through the first [SEP] and after the end, 1 in between."""
         column = tf.range(tf.shape(self.sources)[1])
-        later = (column > self.middle[:, None]) & (column < self.lengths[:, None])
-        return tf.cast(later, tf.int32)
+        return tf.cast((column > self.middle[:, None]) & (column < self.lengths[:, None]), tf.int32)
 
 
 def place_segments(

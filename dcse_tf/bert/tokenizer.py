@@ -138,9 +138,8 @@ def _parse(path: pathlib.Path, text: str) -> Vocabulary:
     """The vocabulary of a tokenizer.json, `path`, from its content; raises InputError if it is
     invalid, or tokenises in another way than BERT, RoBERTa or XLM-R.
     """
-    with name_input(
-        f"{path}: expected a tokenizer", KeyError, TypeError, ValueError, AttributeError
-    ):
+    wrong = KeyError, TypeError, ValueError, AttributeError
+    with name_input(f"{path}: expected a tokenizer", *wrong):
         content = parse_json(text)
         model, normalizer = content["model"], content["normalizer"] or {}
         # Files of old libraries do not say that they have byte pairs.
@@ -158,8 +157,7 @@ def _parse(path: pathlib.Path, text: str) -> Vocabulary:
 
         vocabulary: Vocabulary
         if kind == "WordPiece":
-            lowercase = bool(normalizer.get("lowercase"))
-            vocabulary = _make_wordpiece(tuple(tokens), lowercase, path)
+            vocabulary = _make_wordpiece(tuple(tokens), bool(normalizer.get("lowercase")), path)
         elif kind == "Unigram":
             by_token = {str(token): float(score) for token, score in entries}
             steps = normalizer.get("normalizers", [normalizer])

@@ -43,12 +43,11 @@ _LONGEST_MESSAGE = 1000  # characters
 
 def prepare_data(options: Any) -> None:
     """Prints the manifest's figures."""
-    from dcse_tf import api
-
+    prepare = load("api:prepare_data").run
     # Collections that traverse the imported objects, while many short-lived turns are made, would
     # take a quarter of the time.
     gc.freeze()
-    manifest = api.prepare_data.run(options)
+    manifest = prepare(options)
     for name, split in manifest.splits.items():
         told = f"{name}: {split.sessions} sessions, {split.utterances} utterances, "
         print(f"{told}{split.tokens} tokens, {split.truncated_utterances} utterances cut")

@@ -74,11 +74,6 @@ class Context:
         after = range(1, self.turns + 1) if self.side == "both" else ()
         return (*range(-self.turns, 0), *after)
 
-    @property
-    def slots(self) -> int:
-        """Maximum number of context turns."""
-        return len(self.offsets)
-
     def of(self, num_turns: int, response: int) -> list[int]:
         """The indices of a response's context turns, in order, in a session of `num_turns`."""
         around = (response + offset for offset in self.offsets)
@@ -148,7 +143,6 @@ def make_splitter(kind: str) -> Callable[[str], list[str]]:
     agrees best with the paper's retrieval sets); "characters", by themselves, but Latin words and
     numbers as a whole; "auto", "jieba" for a text with a Chinese character, else "words".
     """
-
     splitters: dict[str, Callable[[str], list[str]]] = {
         "auto": lambda text: splitters["jieba" if _HAN.search(text) else "words"](text),
         "words": lambda text: _word().findall(text.casefold()),

@@ -246,8 +246,7 @@ class DialogueStep(Step):
         into the list, and whether there is another session, bool `[samples]`.
         """
         strange = self.session_of_turn != self.session[:, None]
-        places = tf.range(tf.size(self.roles))
-        drawn = self.draw_place(strange, turns, places[None, :], seed)
+        drawn = self.draw_place(strange, turns, tf.range(tf.size(self.roles))[None, :], seed)
         return tf.maximum(drawn, 0), drawn >= 0
 
 
@@ -280,8 +279,7 @@ def draw_matching(step: DialogueStep, negatives: int) -> Segments:
         texts = tf.gather(step.utterances, responses)
         roles = tf.gather(step.roles, responses)
         own = roles[:, None] == roles if step.source.same_role else None
-        seed = _split_seed(step, 0)
-        chosen, mask = sample_negatives(step.session, texts, negatives, seed, own)
+        chosen, mask = sample_negatives(step.session, texts, negatives, _split_seed(step, 0), own)
         candidates = tf.gather(responses, chosen)
         shared = _find_shared(roles, step.session)
         hints = (tf.gather(roles, chosen) == roles[:, None]) | ~shared[:, None]
@@ -464,7 +462,6 @@ def _pair_with_turn(step: DialogueStep, highest: int) -> Segments:
 
     # "ok" from another session is no negative for a dialogue that contains "ok" itself.
     same = step.samples["utterances"] == tf.gather(step.utterances, stranger)[:, None]
-    known = tf.reduce_any(same, axis=1)
-    weights = tf.cast((labels != _RANDOM) | ~known, tf.float32)
+    weights = tf.cast((labels != _RANDOM) | ~tf.reduce_any(same, axis=1), tf.float32)
     targets = {"labels": labels, "weights": weights}
     return Segments(tf.ragged.range(step.starts, true), pairs.put_apart(second), targets)

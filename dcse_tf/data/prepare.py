@@ -200,8 +200,7 @@ class ChunkSerializer:
                     continue
                 negatives = [tokens[middle + number] for number in kept]
                 left = tuple(session.given.negatives[number] for number in kept)
-                given = session.given._replace(negatives=left)
-                session = dataclasses.replace(session, given=given)
+                session = dataclasses.replace(session, given=session.given._replace(negatives=left))
             # Turns in which the tokenizer finds nothing are dropped.
             turns = tuple(turn for turn, of_turn in zip(session.turns, own) if len(of_turn))
             own = list(filter(len, own))

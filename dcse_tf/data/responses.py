@@ -216,8 +216,7 @@ def draw_joined_contexts(
     sequences = tf.concat([tf.RaggedTensor.from_tensor(first), sequences], axis=1).to_tensor()
 
     # Records have no fingerprints of such sequences, so all are computed from the tokens.
-    numbers = step.add(join_tables(step.token_ids, sequences))
-    return draw_candidates(step, negatives, numbers)
+    return draw_candidates(step, negatives, step.add(join_tables(step.token_ids, sequences)))
 
 
 def draw_views(step: Step) -> Rows:

@@ -157,8 +157,7 @@ def make_dataset(
         return step, source.draw(element, fold_seed(stream.seed, epoch, index, _SAMPLES))
 
     def assemble(steps: tf.Tensor, samples: dict) -> tuple[dict[str, tf.Tensor], ...]:
-        each = tf.shape(steps)[0] // stream.replicas
-        splits = tf.range(stream.replicas + 1) * each
+        splits = tf.range(stream.replicas + 1) * (tf.shape(steps)[0] // stream.replicas)
         step = source.make_step(samples, splits, stream.seed, steps[0])
         batches = make_batches(step, draw_rows(step), stream.row_length)
         return tuple(batches[number] for number in stream.own or range(stream.replicas))
@@ -168,8 +167,7 @@ def make_dataset(
         each = map(tf.data.Dataset.from_tensors, batches)
         return functools.reduce(tf.data.Dataset.concatenate, each)
 
-    of_sessions = source.samples == "sessions"
-    elements = (lambda records: records) if of_sessions else parse_utterances
+    elements = (lambda records: records) if source.samples == "sessions" else parse_utterances
     dataset = repeat_epochs(folder, split, source.samples, elements, stream)
     dataset = dataset.map(draw, tf.data.AUTOTUNE)
     dataset = dataset.ragged_batch(stream.batch_size, drop_remainder=not stream.most)

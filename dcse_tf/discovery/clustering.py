@@ -80,8 +80,7 @@ def measure_sharpness(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
     for block in _blocks(len(rows)):
         part, own = rows[block], labels[block]
         cosines = part @ centres.T
-        rest = normalize(sums[own] - part)
-        a = 1 - np.einsum("nd,nd->n", rest, part)
+        a = 1 - np.einsum("nd,nd->n", normalize(sums[own] - part), part)
         cosines[np.arange(len(part)), own] = -np.inf
         b = 1 - cosines.max(axis=1)
         found = (b - a) / np.maximum(np.maximum(a, b), 1e-9)

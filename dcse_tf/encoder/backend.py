@@ -165,8 +165,6 @@ def hash_maps(maps: Sequence[AffineMap]) -> str:
     marked: dict[str, list[int]] = {}  # the maps with an activation, and those with `unit`
     for place, step in enumerate(maps):
         arrays |= {f"{place}/{name}": getattr(step, name) for name in ("shift", "matrix", "bias")}
-        if step.activation:
-            marked.setdefault(step.activation, []).append(place)
-        if step.unit:
-            marked.setdefault("unit", []).append(place)
+        for mark in filter(None, (step.activation, "unit" if step.unit else "")):
+            marked.setdefault(mark, []).append(place)
     return hash_arrays(arrays, marked) if maps else ""

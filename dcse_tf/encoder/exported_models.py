@@ -147,11 +147,6 @@ def load_saved_model(folder: pathlib.Path, batch_tokens: int) -> FunctionBackend
     return FunctionBackend(encode, fingerprint, batch_tokens, _of_export(written))
 
 
-def is_static(folder: pathlib.Path) -> bool:
-    config = read_json_object(folder / "config.json", optional=True)
-    return config.get("model_type") == STATIC_TYPE
-
-
 def load_static(folder: pathlib.Path) -> FunctionBackend:
     """Loads a folder that `export --format=static` or model2vec wrote: an embedding is the mean of
     token vectors. The unknown token is ignored, as in model2vec.

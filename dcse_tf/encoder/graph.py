@@ -174,8 +174,7 @@ class EncoderGraph(Backend):
                 table = tf.ragged.stack([encoded[text] for text in texts])
                 ragged = tf.ragged.constant(turns, tf.int32)
                 if self._matching is None:
-                    dim = encoded[texts[0]].shape[1]
-                    matching = equations.build_matching(dim, self.attention)
+                    matching = equations.build_matching(encoded[texts[0]].shape[1], self.attention)
                     self._matching = tf.function(matching, reduce_retracing=True)
                 similarity = self._matching(
                     {

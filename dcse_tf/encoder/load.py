@@ -13,6 +13,7 @@ from dcse_tf.bert.sentence_modules import SentenceModules, read_modules
 from dcse_tf.encoder import exported_models
 from dcse_tf.encoder.backend import Backend, FunctionBackend, hash_arrays
 from dcse_tf.errors import InputError, name_missing_tensorflow
+from dcse_tf.input_files import read_json_object
 from dcse_tf.reading.reranker_files import is_reranker
 
 
@@ -33,7 +34,8 @@ def load_backend(options: ModelOptions) -> Backend:
 
     folder = find_folder(options.model, "model")
     refuse_reranker(folder, options.model, "model")
-    if exported_models.is_static(folder):
+    config = read_json_object(folder / "config.json", optional=True)
+    if config.get("model_type") == exported_models.STATIC_TYPE:
         _refuse_settings(options)
         return exported_models.load_static(folder)
     if is_baseline(folder) and (baseline := read_baseline(folder)).spec.make_encode:

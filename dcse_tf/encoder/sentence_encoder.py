@@ -111,10 +111,8 @@ class SentenceEncoder:
         A run and its export may differ only where the export is a baseline's or changes embeddings
         (`unit_norm`, `quantize`). Equal fingerprints mean equal embeddings, up to rounding.
         """
-        fingerprint = self.backend.fingerprint()
-        if not self._kept:
-            return fingerprint
-        return hash_bytes(f"{fingerprint} truncate_dim={self._kept}".encode())
+        own = self.backend.fingerprint()
+        return hash_bytes(f"{own} truncate_dim={self._kept}".encode()) if self._kept else own
 
     def encode(
         self,
@@ -300,8 +298,7 @@ def read_texts(values: Any, name: str) -> list[str]:
     refused = isinstance(values, _NO_LIST)
     if refused or not isinstance(values, Iterable) or getattr(values, "ndim", 1) != 1:
         shape = f" of shape {values.shape}" if hasattr(values, "shape") else ""
-        kind = type(values).__name__
-        raise TypeError(f"{name}: expected a list of strings, found {kind}{shape}")
+        raise TypeError(f"{name}: expected a list of strings, found {type(values).__name__}{shape}")
     texts = []
     for place, text in enumerate(values):
         if not isinstance(text, str):

@@ -147,8 +147,7 @@ def _read_response_sets(
     """
     for path in resolve_inputs(config.response_selection, "response_selection"):
         samples = draw_samples(path, config, config.seed)
-        drawn = hash_bytes(repr(samples).encode())
-        yield "response", path, config.context_turns, drawn, samples
+        yield "response", path, config.context_turns, hash_bytes(repr(samples).encode()), samples
     for path in resolve_inputs(config.candidates_file, "candidates_file"):
         bad, several = BadLines(config.max_bad_lines), config.several_positives
         groups = list(read_groups(path, config.candidates_format, bad, several_positives=several))

@@ -112,8 +112,7 @@ def write_results(
 ) -> None:
     """Writes the results, the model as the user named it and all settings, atomically."""
     told = [{**dataclasses.asdict(result), "warning": result.warning()} for result in results]
-    content = {"model": model, "settings": settings, "results": told}
-    write_record(path, content, sort_keys=False)
+    write_record(path, {"model": model, "settings": settings, "results": told}, sort_keys=False)
 
 
 def read_results(path: str | pathlib.Path) -> tuple[str, list[Result], dict[str, Any]]:

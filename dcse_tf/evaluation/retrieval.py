@@ -11,8 +11,7 @@ import numpy as np
 
 from dcse_tf.encoder.backend import normalize
 from dcse_tf.errors import InputError, name_input
-from dcse_tf.evaluation import metrics
-from dcse_tf.evaluation.metrics import Encode, Evaluation
+from dcse_tf.evaluation.metrics import Encode, Evaluation, rate, spearman, tied_share
 from dcse_tf.files import atomic_file, hash_bytes
 from dcse_tf.input_files import BadLines, read_lines
 
@@ -68,22 +67,18 @@ def read_retrieval_set(path: pathlib.Path, half: str = "all") -> RetrievalSet:
     InputError if a line does not have this form, there is no line for an index, a sentence is its
     own candidate or has a candidate twice, or there is no query.
     """
-    sentences: list[str] = []
-    intents: list[str] = []
-    rows: list[tuple[int, str, str]] = []
+    rows: list[tuple[int, list[str]]] = []
     for number, line in read_lines(path, BadLines()):
         fields = line.split("\t")
-        if len(fields) != 5 or fields[0] != str(len(sentences)):
+        if len(fields) != 5 or fields[0] != str(len(rows)):
             raise InputError(
-                f"{path}:{number}: expected index {len(sentences)}, sentence, intent, positives, "
+                f"{path}:{number}: expected index {len(rows)}, sentence, intent, positives, "
                 f"negatives, tab-separated; found {len(fields)} field(s) from {fields[0][:20]!r}"
             )
-        sentences.append(fields[1])
-        intents.append(fields[2])
-        rows.append((number, fields[3], fields[4]))
+        rows.append((number, fields[1:]))
 
     queries = []
-    for index, (number, *lists) in enumerate(rows):
+    for index, (number, (_, _, *lists)) in enumerate(rows):
         problem = f"{path}:{number}: expected comma-separated indices"
         with name_input(problem, ValueError, OverflowError):
             positives, negatives = (
@@ -105,6 +100,7 @@ def read_retrieval_set(path: pathlib.Path, half: str = "all") -> RetrievalSet:
             queries.append(Query(index, positives, negatives))
     if not queries:
         raise InputError(f"{path}: no query with a positive and a negative")
+    sentences, intents = ([columns[place] for _, columns in rows] for place in (0, 1))
     texts = [(sentences[query.sentence],) for query in queries]
     return RetrievalSet(sentences, _keep(path, half, queries, texts, 1), intents)
 
@@ -135,12 +131,11 @@ def evaluate_retrieval(retrieval_set: RetrievalSet, encode: Encode) -> Evaluatio
     rows = []
     for query in retrieval_set.queries:
         candidates = np.concatenate([query.positives, query.negatives])
-        scores = embeddings[candidates] @ embeddings[query.sentence]
-        rows.append((scores, len(query.positives)))
+        rows.append((embeddings[candidates] @ embeddings[query.sentence], len(query.positives)))
     items: dict[str, np.ndarray] = {}
     for name in ("map", "mrr"):
-        items[name], items[f"chance_{name}"] = metrics.rate(name, rows)
-    items["tie_share"], _ = metrics.rate("tie_share", rows)
+        items[name], items[f"chance_{name}"] = rate(name, rows)
+    items["tie_share"], _ = rate("tie_share", rows)
     means = {name: float(np.mean(values)) for name, values in items.items()}
     return Evaluation({**means, "queries": float(len(rows))}, items)
 
@@ -194,9 +189,9 @@ def evaluate_sts(sts_set: StsSet, encode: Encode) -> Evaluation:
     first, second = np.split(normalize(encode(sts_set.first + sts_set.second)), 2)
     cosines = np.sum(first * second, axis=-1)
     scores = {
-        "spearman": 100.0 * float(metrics.spearman(sts_set.degrees, cosines)),
+        "spearman": 100.0 * float(spearman(sts_set.degrees, cosines)),
         "chance_spearman": 0.0,
-        "tie_share": 100.0 * metrics.tied_share(cosines),
+        "tie_share": 100.0 * tied_share(cosines),
         "pairs": float(len(cosines)),
     }
     return Evaluation(scores, {"degree": sts_set.degrees, "cosine": cosines})

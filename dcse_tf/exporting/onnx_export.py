@@ -55,7 +55,6 @@ def write_encoder(folder: pathlib.Path, encoder: EncoderGraph, options: ExportOp
         rows, *_ = OnnxBackend(folder, batch_tokens).embed_texts(probes.SENTENCES)
         return (rows - expected) / norms
 
-    limits = TOLERANCE, MOST_OF_LENGTH
     settings = {
         "fingerprint": export_fingerprint(encoder, options.unit_norm),
         "pooling": encoder.pooling,
@@ -63,7 +62,7 @@ def write_encoder(folder: pathlib.Path, encoder: EncoderGraph, options: ExportOp
         "projection": options.projection,
     }
     own = folder, options, config, encoder.vocabulary, length, settings
-    return _write(*own, model, "an embedding", differ, limits)
+    return _write(*own, model, "an embedding", differ, (TOLERANCE, MOST_OF_LENGTH))
 
 
 @probes.no_warnings()

@@ -63,8 +63,7 @@ class Graph:
     def dense(self, name: str, x: str, scale: float = 1.0) -> str:
         """A dense layer of `[..., k]` by PyTorch's weights `[n, k]`, times a scale."""
         kernel, bias = (self.constants[f"{name}.{part}"] for part in ("weight", "bias"))
-        columns = kernel.T * np.float32(scale)
-        product = self.add("MatMul", x, columns, name=f"{name}.product")
+        product = self.add("MatMul", x, kernel.T * np.float32(scale), name=f"{name}.product")
         return self.add("Add", product, bias * np.float32(scale))
 
     def unit(self, x: str) -> str:

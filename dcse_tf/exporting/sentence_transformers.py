@@ -97,7 +97,6 @@ def write_reranker(folder: pathlib.Path, model: RerankerFolder, options: ExportO
 
 def true_config(source: pathlib.Path) -> dict[str, Any]:
     """The configuration of a checkpoint's BERT, without the entries about how it was made."""
-    config = checkpoints.read_config(source)
-    for name in ("_name_or_path", "torch_dtype", "transformers_version"):
-        config.pop(name, None)
+    made = ("_name_or_path", "torch_dtype", "transformers_version")
+    config = {x: value for x, value in checkpoints.read_config(source).items() if x not in made}
     return {**config, "dtype": "float32", "model_type": "bert"}

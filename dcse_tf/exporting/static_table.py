@@ -51,8 +51,7 @@ def write_encoder(folder: pathlib.Path, encoder: EncoderGraph, options: ExportOp
     # Every token of the vocabulary between [CLS] and [SEP].
     size, begin, end = len(vocabulary.tokens), vocabulary.cls_id, vocabulary.sep_id
     alone = tf.RaggedTensor.from_tensor([[begin, token, end] for token in range(size)])
-    first = vocabulary.count_prefix() + 1
-    counts = count_tokens(ids[:, first:-1], vocabulary.unk_id, size)
+    counts = count_tokens(ids[:, vocabulary.count_prefix() + 1 : -1], vocabulary.unk_id, size)
     utterances = embed("utterances", ids)
     table, before, cosine = fit_table(counts, utterances, embed("the vocabulary", alone))
     # Of SentencePiece's tokenizers model2vec and `load_static` cannot tell which token is unknown;
@@ -87,8 +86,7 @@ def count_tokens(ids: tf.RaggedTensor, unknown: int, size: int) -> scipy.sparse.
     known = tf.ragged.boolean_mask(ids, ids != unknown)
     lengths = known.row_lengths().numpy()
     shares, splits = np.repeat(1 / np.maximum(lengths, 1), lengths), known.row_splits.numpy()
-    shape = len(lengths), size
-    return scipy.sparse.csr_matrix((shares, known.values.numpy(), splits), shape)
+    return scipy.sparse.csr_matrix((shares, known.values.numpy(), splits), (len(lengths), size))
 
 
 def fit_table(

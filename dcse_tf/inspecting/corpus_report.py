@@ -109,8 +109,7 @@ class _Statistics:
         self._lengths["turns"][len(texts)] += 1
         self._frequent.update(texts)
         if len(self._frequent) > _CANDIDATES:
-            kept = self._frequent.most_common(_CANDIDATES // 2)
-            self._frequent = collections.Counter(dict(kept))
+            self._frequent = collections.Counter(dict(self._frequent.most_common(_CANDIDATES // 2)))
         for turn in session.turns:
             self._speakers[turn.role] += 1
             self._intents.update(turn.intents)

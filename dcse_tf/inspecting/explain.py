@@ -166,8 +166,7 @@ def explain_turns(backend: "EncoderGraph", texts: list[str]) -> tuple[list[list[
         return tokens, decompose(context, response)
 
     def weigh(pooled: np.ndarray) -> np.ndarray:
-        mask = tf.ones([len(pooled)], tf.bool)
-        return attention(tf.constant(pooled, tf.float32), mask).numpy()
+        return attention(tf.constant(pooled, tf.float32), tf.ones([len(pooled)], tf.bool)).numpy()
 
     return tokens, decompose(context, response, weigh)
 

@@ -44,8 +44,7 @@ class GramSimilarity(keras.layers.Layer):
         else:
             # [utterances as responses, utterances as turns, tokens of the response]
             of_turns = ops.einsum("ud,ntd->nut", means, tokens)
-            scale = float(tokens.shape[-1]) ** -0.5
-            refined = ops.einsum("nut,ntd->nud", of_turns, tokens) * scale
+            refined = ops.einsum("nut,ntd->nud", of_turns, tokens) * float(tokens.shape[-1]) ** -0.5
             turn_scores = ops.take(self.attention.score(refined), context_index, axis=1)
             weights = self.attention.weigh(turn_scores, turn_mask)
             of_context = ops.take(of_turns, context_index, axis=1)

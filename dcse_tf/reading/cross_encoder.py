@@ -18,7 +18,6 @@ from keras import ops
 
 from dcse_tf.bert import weights
 from dcse_tf.bert.bert import initialize_weights, run_layers
-from dcse_tf.bert.weights import CLASSIFIER, POOLER, SPEAKER_TABLE, SPEAKERS
 from dcse_tf.reading.matchers import ESIM, DualLSTM
 
 if TYPE_CHECKING:
@@ -57,9 +56,7 @@ def read_with_bert(
 
     def read(table: Table) -> Table:
         token_ids = table["token_ids"]
-        segments = table.get("segments")
-        if segments is None:
-            segments = ops.not_equal(token_ids, 0)
+        segments = table.get("segments", ops.not_equal(token_ids, 0))
         # Tokens of one utterance attend to one another. So do empty cells, so that no row of the
         # attention is fully masked.
         tokens = run_layers(
@@ -84,8 +81,7 @@ def read_with_matcher(matcher: DualLSTM | ESIM) -> Reader:
         tokens = ops.reshape(found["tokens"], (-1, matcher.tokens_dim))
         return {"tokens": tokens, "vectors": found["pair"]}
 
-    dims = matcher.tokens_dim, matcher.pair_dim
-    return Reader(read, *dims, matcher.token_embedding, matcher)
+    return Reader(read, matcher.tokens_dim, matcher.pair_dim, matcher.token_embedding, matcher)
 
 
 def build_speaker_embedding(
@@ -94,10 +90,10 @@ def build_speaker_embedding(
     """One vector for the response's speaker and one for all others (Gu et al. 2020, SA-BERT), from
     a checkpoint's tensors or, if it has none, drawn by the seed.
     """
-    layer = keras.layers.Embedding(SPEAKERS, dim, dtype="float32", name="speaker_embedding")
+    layer = keras.layers.Embedding(weights.SPEAKERS, dim, dtype="float32", name="speaker_embedding")
     layer.build((None, None))
-    if SPEAKER_TABLE in tensors:
-        layer.embeddings.assign(tensors[SPEAKER_TABLE])
+    if weights.SPEAKER_TABLE in tensors:
+        layer.embeddings.assign(tensors[weights.SPEAKER_TABLE])
     else:
         initialize_weights(layer.trainable_variables, seed)
     return layer
@@ -146,8 +142,8 @@ def build_pair_head(
     if not hidden:
         head.output_layer.kernel.assign(ops.ones_like(head.output_layer.kernel))
         return head
-    starts = [(POOLER, head.hidden, (hidden, hidden))]
-    starts += [(CLASSIFIER, head.output_layer, (1, hidden))] if name == "matching" else []
+    starts = [(weights.POOLER, head.hidden, (hidden, hidden))]
+    starts += [(weights.CLASSIFIER, head.output_layer, (1, hidden))] if name == "matching" else []
     for source, layer, shape in starts:
         kernel, bias = (tensors.get(f"{source}.{part}") for part in ("weight", "bias"))
         if kernel is not None and bias is not None and kernel.shape == shape:
@@ -235,13 +231,13 @@ def write_cross_encoder(
     """
     tensors = weights.to_tensors(weights.backbone_weights(backbone))
     if speakers:
-        tensors[SPEAKER_TABLE] = speakers.embeddings.numpy()
-    tensors |= _name_dense(POOLER, head.hidden)
+        tensors[weights.SPEAKER_TABLE] = speakers.embeddings.numpy()
+    tensors |= _name_dense(weights.POOLER, head.hidden)
     tensors = {f"bert.{name}": value for name, value in tensors.items()}
     if masked_lm:
         tensors |= weights.to_tensors(weights.masked_lm_head_weights(masked_lm))
     else:
-        tensors |= _name_dense(CLASSIFIER, head.output_layer)
+        tensors |= _name_dense(weights.CLASSIFIER, head.output_layer)
     weights.write_tensors(folder, tensors)
 
 

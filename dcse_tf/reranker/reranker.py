@@ -100,9 +100,8 @@ class Reranker:
     @classmethod
     def from_options(cls, options: ModelOptions, option: str) -> Self:
         """Loads the re-ranker that one of the options names; see `load`."""
-        names = "batch_tokens", "compute_dtype"
-        given: dict[str, Any] = {name: getattr(options, name) for name in names}
-        return cls.load(getattr(options, option), **given, option=option)
+        path, tokens, dtype = getattr(options, option), options.batch_tokens, options.compute_dtype
+        return cls.load(path, batch_tokens=tokens, compute_dtype=dtype, option=option)
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -94,8 +94,7 @@ def find_nearest(
                 floor = max(floor, np.partition(row, -top)[-top])
             near = start + np.flatnonzero(~(row < floor - SLACK))  # NaN too, to be refused
             if len(near):
-                found = np.concatenate([rows, near])
-                best[place] = rank_rows(matrix, found, queries[place], top)
+                best[place] = rank_rows(matrix, np.concatenate([rows, near]), queries[place], top)
     return best
 
 

@@ -23,7 +23,6 @@ from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.search import index as layout
 from dcse_tf.search.calibration import CalibratedOptions, Calibration
 from dcse_tf.search.embed_file import write_header
-from dcse_tf.search.index import MADE_FROM_FILE, Hit, SearchIndex
 
 RERANK_TOP = 100
 _QUERIES_AT_A_TIME = 256
@@ -98,12 +97,12 @@ class Searcher:
     """An index with the encoder it was made with, and optionally a re-ranker of the results."""
 
     config: SearchOptions
-    index: SearchIndex
+    index: layout.SearchIndex
     encoder: SentenceEncoder
     reranker: Reranker | None = None
     calibration: Calibration | None = None
 
-    def answer(self, queries: list[str]) -> list[list[Hit]]:
+    def answer(self, queries: list[str]) -> list[list[layout.Hit]]:
         """The nearest texts of each query, best first.
 
         If responses are searched, or with a re-ranker, a query is a dialogue, see `split_turns`.
@@ -131,7 +130,7 @@ class Searcher:
             answers.append([dataclasses.replace(hit, rank=n) for n, hit in enumerate(best, 1)])
         return answers
 
-    def find(self, contexts: Sequence[list[str]], top: int) -> list[list[Hit]]:
+    def find(self, contexts: Sequence[list[str]], top: int) -> list[list[layout.Hit]]:
         """The texts nearest to the mean of each context's turns, mapped by its head if there is."""
         rows = self.encoder.encode([*itertools.chain(*contexts)], show_progress=False)
         ends = np.cumsum([len(context) for context in contexts])[:-1]
@@ -140,7 +139,7 @@ class Searcher:
             means = self.encoder.project(means, "context")
         return self.index.search(means, top)
 
-    def answer_all(self, queries: Iterable[str]) -> Iterator[tuple[str, list[Hit]]]:
+    def answer_all(self, queries: Iterable[str]) -> Iterator[tuple[str, list[layout.Hit]]]:
         """Yields every query with its hits; queries are processed in large groups."""
         source = iter(queries)
         while group := list(itertools.islice(source, _QUERIES_AT_A_TIME)):
@@ -190,7 +189,7 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
         folder = pathlib.Path(config.index or f"{parent}/index").absolute()
         restore_replaced(folder)
         # A folder with anything else in it must never be replaced.
-        files = [folder / name for name in (MADE_FROM_FILE, layout.TABLE_FILE)]
+        files = [folder / name for name in (layout.MADE_FROM_FILE, layout.TABLE_FILE)]
         if folder.exists() and not all(path.is_file() for path in files):
             raise InputError(f"`index`={folder}: exists and is not an index; give another folder")
         build = config.overwrite or not folder.exists()
@@ -212,7 +211,7 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
             now["contents of `corpus`"] = hash_file(pathlib.Path(config.corpus))
         if build:
             build_index(config, folder, encoder, now)
-        index = SearchIndex(folder, config.nprobe)
+        index = layout.SearchIndex(folder, config.nprobe)
         compared = {name: index.made_from.get(name) for name in now}
         if not config.is_given("index_type"):
             now[layout.INDEX_TYPE] = compared[layout.INDEX_TYPE]
@@ -241,10 +240,9 @@ def build_index(
                 if not file.tell():
                     write_header(file, (len(texts), rows.shape[1]))
                 file.write(normalize(rows).astype("<f4").data)
+        write_record(partial / layout.MADE_FROM_FILE, {**layout.FORMAT, **sources})
         if approximate:
             layout.build_faiss(np.load(embeddings, mmap_mode="r"), partial / layout.FAISS_FILE)
-        write_record(partial / MADE_FROM_FILE, {**layout.FORMAT, **sources})
-        if approximate:
-            recall = SearchIndex(partial, config.nprobe).measure_recall()
+            recall = layout.SearchIndex(partial, config.nprobe).measure_recall()
             logging.info("ivf finds %.1f%% of the exact 10 nearest", 100 * recall)
     logging.info("built %s", folder)

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import concurrent.futures
 import contextlib
+import dataclasses
 import hmac
 import math
 import os
@@ -99,24 +100,20 @@ class _Item(NamedTuple):
     batch: asyncio.Future[Any]  # of the results of its batch, and its place in it
 
 
+@dataclasses.dataclass(eq=False)
 class Batcher:
     """Collects items until there are enough for a batch, or the first has waited long enough.
 
     Requests take turns, item by item, so that a large request does not hold up small ones. All
     items of a batch are of one kind.
-
-    Args:
-        compute: computes a batch; called in a separate thread.
-        batch_tokens: most tokens in a batch, unless one item has more.
-        max_wait: how long items wait for a full batch, in seconds.
-        max_queue: the largest number of waiting items, unless one request alone has more.
     """
 
-    def __init__(self, compute: Compute, batch_tokens: int, max_wait: float, max_queue: int):
-        self._compute = compute
-        self._batch_tokens = batch_tokens
-        self._max_wait = max_wait
-        self._max_queue = max_queue
+    compute: Compute  # computes a batch; called in a separate thread
+    batch_tokens: int  # most tokens in a batch, unless one item has more
+    max_wait: float  # how long items wait for a full batch, in seconds
+    max_queue: int  # the largest number of waiting items, unless one request alone has more
+
+    def __post_init__(self) -> None:
         self._waiting: list[_Item] = []
         self._turn = 0  # that of the items which are computed now
         self._arrival = asyncio.Event()
@@ -127,10 +124,10 @@ class Batcher:
         items are waiting already.
         """
         # A request that finds nobody waiting is taken whatever its size, or it would never be.
-        if self._waiting and len(self._waiting) + len(contents) > self._max_queue:
+        if self._waiting and len(self._waiting) + len(contents) > self.max_queue:
             raise QueueFull
         loop = asyncio.get_running_loop()
-        due = loop.time() + self._max_wait
+        due = loop.time() + self.max_wait
         # The first item is on a par with those computed now, and each other one a turn later: a
         # request that comes now neither waits for all of a large one nor keeps it waiting.
         items = [
@@ -150,7 +147,7 @@ class Batcher:
                 await self._wait_for_batch()
                 batch = self._take()
                 kind, contents = batch[0].kind, [item.content for item in batch]
-                results = loop.run_in_executor(thread, self._compute, kind, contents)
+                results = loop.run_in_executor(thread, self.compute, kind, contents)
                 await asyncio.wait([results])
                 for place, item in enumerate(batch):
                     if not item.batch.done():  # its request may have been cancelled
@@ -164,7 +161,7 @@ class Batcher:
         due = min(item.due for item in self._waiting)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(due):
-                while sum(item.tokens for item in self._waiting) < self._batch_tokens:
+                while sum(item.tokens for item in self._waiting) < self.batch_tokens:
                     self._arrival.clear()
                     await self._arrival.wait()
 
@@ -175,7 +172,7 @@ class Batcher:
             other = bool(batch) and item.kind != batch[0].kind
             # Those that do not fit count too: none of the later ones may go before them.
             tokens += 0 if other else item.tokens
-            fits = not batch or (not other and tokens <= self._batch_tokens)
+            fits = not batch or (not other and tokens <= self.batch_tokens)
             (batch if fits else rest).append(item)
         self._turn, self._waiting = batch[-1].turn, rest
         return batch

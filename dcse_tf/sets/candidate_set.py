@@ -138,8 +138,7 @@ class _Pool:
         config = self._config
         session, true = response.session, response.utterance
         name = f"{session.session_id}:{response.turn}"
-        first = max(0, response.turn - config.context_turns) if config.context_turns else 0
-        context = session.turns[first : response.turn]
+        context = session.turns[: response.turn][-config.context_turns :]  # of 0 all
         wanted, skip = config.candidates - 1, config.skip_top
         banned = self._said[session.dialogue]
         among = np.arange(len(self.texts))

@@ -110,8 +110,7 @@ class DialogueCseOptions(ContextOptions, ContrastOptions, BatchOptions):
             *(Contrast(setup, plain, "cosine", first_dims) for first_dims in dims),
         ]
         # The metrics of training describe the similarity with the largest share.
-        main = max(contrasts, key=lambda term: term.weight)
-        main.label = ""
+        max(contrasts, key=lambda term: term.weight).label = ""
         return [*contrasts, Predict(setup), Rehearse(setup)]
 
     def build_parts(self, dim: int) -> EncoderParts:

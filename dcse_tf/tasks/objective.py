@@ -160,8 +160,7 @@ def build_objective(setup: Setup, stream: Stream) -> Objective:
     for term in terms:
         term.build(reader)
     before = _read_as_started(setup, inputs) if any(t.needs_start for t in terms) else None
-    behind = setup.parts.dense or setup.parts.centering
-    encoded = Encoded(reader, inputs, "encoder", behind, before)
+    encoded = Encoded(reader, inputs, "encoder", setup.parts.dense or setup.parts.centering, before)
     outputs = {
         LOSS: ops.zeros(()),
         "samples": ops.sum(inputs["samples"]),

@@ -26,6 +26,7 @@ _AUXILIARY = ("next_session", "restoration", "incoherence", "consistency")
 _WITH_CHANCE = ("matching", "next_session", "incoherence", "consistency")
 _OF_ANY_TASK = ("auxiliary_weight", "auxiliary_fade", "auxiliary_reads")
 _OF_TASKS = {"next_session": "share_head", "consistency": "consistency"}
+_NEEDS_OTHERS = "turns of other sessions come from the batch: expected >= 2"
 _OF_LSTM = ("lstm_units", "lstm_embedding_size")
 _OF_BERT = "speaker_embeddings", "freeze_layers", "freeze_embeddings", "lora_rank", "compute_dtype"
 
@@ -74,8 +75,7 @@ class PostTrainingOptions(SequenceOptions, MaskingOptions):
     def check(self) -> None:
         super().check()
         if self.global_batch_size < 2:
-            why = "turns of other sessions come from the batch: expected >= 2"
-            self.refuse("global_batch_size", why)
+            self.refuse("global_batch_size", _NEEDS_OTHERS)
 
     def make_source(self, setup: Setup) -> "DialogueSource":
         source = super().make_source(setup)
@@ -195,8 +195,7 @@ class ResponseSelectionOptions(SequenceOptions):
             if task not in self.tasks:
                 self._refuse_given(f"has no meaning without {task} in `auxiliary`", name)
         if self.global_batch_size < 2 and {*self.tasks} - {"restoration"}:
-            why = "turns of other sessions come from the batch: expected >= 2"
-            self.refuse("global_batch_size", why)
+            self.refuse("global_batch_size", _NEEDS_OTHERS)
         if self.negatives_from == "batch":
             check_negatives(self)
 

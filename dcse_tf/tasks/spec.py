@@ -93,9 +93,8 @@ class Term:
 
     def __init__(self, setup: Setup, weight: float | None = None):
         self.setup = setup
-        if weight is None:
-            weight = float(getattr(setup.options, f"{self.name}_weight", 0.0))
-        self.weight = weight
+        own = getattr(setup.options, f"{self.name}_weight", 0.0)
+        self.weight = float(own) if weight is None else weight
         self.label = self.name
         self.rows = self.rows or self.name
         self.fade = 1.0

@@ -340,8 +340,7 @@ class BatchOptions(TrainOptions, group=_BATCHES):
     def make_source(self, setup: Setup) -> "Source":
         from dcse_tf.data.responses import ResponseSource
 
-        longest = setup.manifest.max_sequence_length
-        sizes = _SESSION_TURNS, longest
+        sizes = _SESSION_TURNS, setup.manifest.max_sequence_length
         return ResponseSource(self.batch_form, self.context, *sizes, self.same_place)
 
     def default_layout(self) -> str:

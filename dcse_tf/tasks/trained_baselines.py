@@ -57,7 +57,7 @@ class SiameseMultiOptions(ContextOptions, SiameseSingleOptions):
     def longest_context(self, longest_utterance: int) -> int:
         """The most tokens in a context, see `longest_sequence`."""
         # The sequence has only one [CLS].
-        return min(self.context_tokens, 1 + self.context.slots * (longest_utterance - 1))
+        return min(self.context_tokens, 1 + len(self.context.offsets) * (longest_utterance - 1))
 
     def longest_sequence(self, longest_utterance: int) -> int:
         return max(longest_utterance, self.longest_context(longest_utterance))

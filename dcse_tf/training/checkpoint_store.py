@@ -70,8 +70,7 @@ class CheckpointStore(Hook):
             return None
         problem = f"{path}: a checkpoint of another model"
         with name_input(problem, AssertionError, ValueError, tf.errors.OpError):
-            status = self.state.read(str(path / _STATE))
-            status.assert_existing_objects_matched().expect_partial()
+            self.state.read(str(path / _STATE)).assert_existing_objects_matched().expect_partial()
         logging.info("resumed from %s, step %d", path, int(path.name.removeprefix("step-")))
         return path
 

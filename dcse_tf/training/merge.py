@@ -10,7 +10,7 @@ import pathlib
 import numpy as np
 
 from dcse_tf.bert import checkpoints
-from dcse_tf.bert.sentence_modules import SentenceModules, write_modules
+from dcse_tf.bert.sentence_modules import write_modules
 from dcse_tf.bert.tokenizer import number_as_written, read_vocabulary
 from dcse_tf.bert.weights import read_bert_tensors, write_bert
 from dcse_tf.encoder.backend import hash_maps
@@ -38,19 +38,14 @@ class MergeOptions(Options):
     overwrite: bool = option(False, "Replace `output_dir` if it exists.")
 
 
-def _find(name: str, option: str) -> tuple[pathlib.Path, SentenceModules]:
-    """The folder of an encoder to merge, and its modules."""
-    folder, modules = resolve_transformer(name, option, keeps_dense=True)
-    refuse_reranker(folder, name, option)
-    return folder, modules
-
-
 def merge(options: MergeOptions) -> pathlib.Path:
     """Writes (1 - share) start + share trained as an encoder, with a record of both; returns its
     folder. See `dcse_tf.merge`.
     """
-    start, modules_before = _find(options.start, "start")
-    trained, modules = _find(options.trained, "trained")
+    start, modules_before = resolve_transformer(options.start, "start", keeps_dense=True)
+    refuse_reranker(start, options.start, "start")
+    trained, modules = resolve_transformer(options.trained, "trained", keeps_dense=True)
+    refuse_reranker(trained, options.trained, "trained")
     before, config = checkpoints.read_config(start), checkpoints.read_config(trained)
     vocabularies = [read_vocabulary(folder) for folder in (start, trained)]
     wrong = [f"{x} {config[x]}, not {before[x]}" for x in _SHAPE if config[x] != before[x]]

@@ -159,8 +159,7 @@ class CandidateLines:
         """See `GroupReader`. Neighbouring lines with the same context are a group, but another true
         response begins another group unless there may be several in one.
         """
-        rows = self._read(path, bad_lines)
-        for context, same in itertools.groupby(rows, operator.itemgetter(2)):
+        for context, same in itertools.groupby(self._read(path, bad_lines), operator.itemgetter(2)):
             members = list(same)
             positives = [place for place, (_, label, *_) in enumerate(members) if label]
             starts = [0, *positives[1:]] if not several_positives else [0]
@@ -222,7 +221,6 @@ def _parse_ubuntu(texts: list[str]) -> list[Utterance]:
 
 # The Ubuntu Dialogue Corpus (Lowe et al. 2015), the tab-separated copy of version 1.
 UBUNTU = CandidateLines(_parse_ubuntu, name_afterwards=True)
-
 
 _MUTUAL_TURN = re.compile(r"(?:^|\s)([mf]) [:;]\s")
 

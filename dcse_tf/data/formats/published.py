@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dcse_tf.data.dialogue import Utterance
-from dcse_tf.data.formats import reading
 from dcse_tf.data.formats.candidates import merge_windows
-from dcse_tf.data.formats.reading import Sessions, get_field, unquote
+from dcse_tf.data.formats.reading import Sessions, convert, get_field, read_json_members, unquote
 from dcse_tf.input_files import BadLines, read_lines
 
 
@@ -46,7 +45,7 @@ def _read_session_lines(
         for number, line in read_lines(path, bad_lines)
         if number > 1 or line.partition("\t")[0].strip().lower() != header
     )
-    rows = reading.convert(lines, parse_next, path, bad_lines)
+    rows = convert(lines, parse_next, path, bad_lines)
     for session_id, members in itertools.groupby(rows, operator.itemgetter(0)):
         yield session_id, [utterance for _, utterance in members]
 
@@ -171,7 +170,7 @@ def read_dialoguecse(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
             raise ValueError(f"expected {wanted}; found {roles[:40]!r}")
         return number, [Utterance(_SENDERS[role], text) for role, text in zip(speakers, texts)]
 
-    windows = reading.convert(read_lines(path, bad_lines), parse, path, bad_lines)
+    windows = convert(read_lines(path, bad_lines), parse, path, bad_lines)
     for numbers, turns in merge_windows(windows):
         yield f"{path.name}-{numbers[0]}", turns
 
@@ -198,7 +197,7 @@ def read_chitchat(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
             for message in messages
         ]
 
-    return reading.read_json_members(path, bad_lines, dict, parse)
+    return read_json_members(path, bad_lines, dict, parse)
 
 
 def read_sgd(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
@@ -227,4 +226,4 @@ def read_sgd(path: pathlib.Path, bad_lines: BadLines) -> Sessions:
             raise ValueError('expected "dialogue_id", found an empty text')
         return session_id, [parse_turn(turn) for turn in get_field(dialogue, "turns", list)]
 
-    return reading.read_json_members(path, bad_lines, list, parse)
+    return read_json_members(path, bad_lines, list, parse)

@@ -339,8 +339,7 @@ def read_tables(
 
     found: list[tuple[str, int | float, Utterance]] = []
     for path in paths:
-        rows = _read_rows(path, bad_lines, columns or {})
-        found += convert(rows, parse, path, bad_lines)
+        found += convert(_read_rows(path, bad_lines, columns or {}), parse, path, bad_lines)
     found.sort(key=operator.itemgetter(0, 1))
     for session, members in itertools.groupby(found, key=operator.itemgetter(0)):
         yield session, [utterance for *_, utterance in members]

@@ -48,8 +48,7 @@ class Contrast(Term):
         parts = self.setup.parts
         given = parts.attention, parts.heads, self.first_dims
         compare = build_pair_similarity(self.similarity, *given)
-        context = (rows["context"], rows["turn_mask"])
-        of_all = compare(encoded.table, encoded.padding_mask, *context)
+        of_all = compare(encoded.table, encoded.padding_mask, rows["context"], rows["turn_mask"])
         return ops.take_along_axis(of_all, rows["candidates"], axis=1)
 
     def compute(self, encoded: "Encoded", rows: KerasTensors) -> KerasTensors:
@@ -138,5 +137,4 @@ class ScorePairs(Contrast):
 
         sentences = masked_mean(encoded.table, encoded.padding_mask)
         context = ops.take(sentences, rows["context"][:, 0], axis=0)
-        scores = self.network(context, sentences, rows["candidates"])
-        return self._contrast(scores, rows, "score")
+        return self._contrast(self.network(context, sentences, rows["candidates"]), rows, "score")
