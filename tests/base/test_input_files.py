@@ -14,7 +14,6 @@ from dcse_tf.errors import InputError
 LINES = ["one", " 二二\t二\u2028\x85\x0b三 ", "", "th\rree"]
 CONTENT = "\n".join([*LINES, ""]).encode()
 
-
 PACKERS = {"plain": bytes, "gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
 
 

@@ -27,8 +27,7 @@ def test_the_encoder_has_all_weights_but_the_pooler():
 
 
 def _draw(seed: int, stddev: float = 0.02):
-    config = bert.make_bert_config(2, 64, 60)
-    backbone = bert.build_backbone(config, 0.1)
+    backbone = bert.build_backbone(bert.make_bert_config(2, 64, 60), 0.1)
     bert.initialize_weights(backbone.trainable_variables, seed, stddev)
     return {v.path: v.numpy() for v in backbone.trainable_variables}
 

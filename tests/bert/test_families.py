@@ -39,8 +39,7 @@ def test_a_roberta_is_that_of_keras_hub(tmp_path):
         vocabulary_size=VOCABULARY_SIZE, num_layers=LAYERS, num_heads=2, hidden_dim=DIM,
         intermediate_dim=128, dropout=0.0, max_sequence_length=POSITIONS - 2,
     )  # fmt: skip
-    config = read_config(tmp_path)
-    tensors = weights.read_bert_tensors(tmp_path, config)
+    tensors = weights.read_bert_tensors(tmp_path, read_config(tmp_path))
     table = theirs.get_layer("embeddings")
     table.token_embedding.embeddings.assign(tensors["embeddings.word_embeddings.weight"])
     places = tensors["embeddings.position_embeddings.weight"]
@@ -102,8 +101,7 @@ def test_padding_that_is_not_the_first_entry_becomes_it(tmp_path):
     vocabulary.write(tmp_path)
     assert find_padding(tmp_path) == 1
     found = weights.read_tensors(tmp_path)[name]
-    order = [1, 0, *range(2, VOCABULARY_SIZE)]
-    np.testing.assert_array_equal(found, before[name][order])
+    np.testing.assert_array_equal(found, before[name][[1, 0, *range(2, VOCABULARY_SIZE)]])
     content = json.loads((tmp_path / "tokenizer.json").read_text())
     (tmp_path / "tokenizer.json").write_text(json.dumps({**content, "added_tokens": []}))
     assert find_padding(tmp_path) == 1  # an entry like any other, for some tools

@@ -43,8 +43,7 @@ def _batch():
     table = make_table(draw_utterances(8)[3:6])
     tokens = table["token_ids"].shape[1]
     places = [row * tokens + place for row, places in enumerate(POSITIONS) for place in places]
-    batch = lay_out(table["token_ids"], 0)
-    return {**batch, "mask_positions": tf.constant(places)}
+    return {**lay_out(table["token_ids"], 0), "mask_positions": tf.constant(places)}
 
 
 @pytest.mark.parametrize("epsilon", [1e-12, 0.02])

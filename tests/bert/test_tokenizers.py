@@ -95,8 +95,7 @@ def find_differences(pair, texts: list[str]) -> list[tuple[str, list[str], list[
     theirs, ours = pair
     expected = theirs(texts, split_special_tokens=True)["input_ids"]
     expected = [theirs.convert_ids_to_tokens(ids) for ids in expected]
-    found = tokenize(ours, texts, 512)
-    pairs = zip(texts, expected, found, strict=True)
+    pairs = zip(texts, expected, tokenize(ours, texts, 512), strict=True)
     return [(ascii(text), one, other) for text, one, other in pairs if one != other]
 
 
@@ -219,8 +218,7 @@ def test_pieces_are_those_of_huggingface(folders):
     assert isinstance(ours, SentencePiece)
     scores = dict(zip(ours.tokens, ours.scores))
     texts = [*PLAIN, *SPACES, "  a  b ", "\ta\n"]
-    found = tokenize(ours, texts)
-    for text, tokens in zip(texts, found, strict=True):
+    for text, tokens in zip(texts, tokenize(ours, texts), strict=True):
         ids = theirs(text, split_special_tokens=True)["input_ids"]
         expected = theirs.convert_ids_to_tokens(ids)
         if tokens != expected:  # ".." + "." and "." + ".." are equally likely

@@ -193,8 +193,7 @@ def test_a_preset_is_understood_by_its_job_from_any_folder(preset, tmp_path, mon
 
 @pytest.mark.parametrize("task", TASKS)
 def test_the_preset_that_shrinks_any_job_is_taken_by_every_task(task):
-    architecture = ["--preset=debug", f"--task={task}"]
-    assert train_options(*architecture).steps == 4
+    assert train_options("--preset=debug", f"--task={task}").steps == 4
 
 
 def test_other_flags_override_a_preset_wherever_they_stand(tmp_path):

@@ -64,7 +64,6 @@ GROUPS = [
     CandidateGroup("test-3", ASKED, ("不退", "有的", "Hello Kitty的"), (0, 1, 0), "agent"),
 ]
 
-
 # Groups
 
 

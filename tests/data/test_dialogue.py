@@ -76,4 +76,4 @@ def test_html_is_stripped(html, text):
 def test_a_context_is_around_its_response():
     assert Context(2, "both").of(7, 1) == [0, 2, 3]
     assert Context(2, "before").of(7, 3) == [1, 2]
-    assert Context(2, "both").slots == 4
+    assert Context(2, "both").offsets == (-2, -1, 1, 2)

@@ -136,8 +136,7 @@ def test_a_replaced_piece_is_as_long_and_at_the_same_end_of_another_dialogue(dia
 
 def replace_pieces(dialogues, replaced):
     """The rows of next session prediction, were it decided for all dialogues alike."""
-    all_alike = tf.fill([dialogues.count], replaced)
-    samples = {**dialogues.samples, "replaced": all_alike}
+    samples = {**dialogues.samples, "replaced": tf.fill([dialogues.count], replaced)}
     return tasks.draw_next_session(change(dialogues, samples=samples))
 
 

@@ -36,7 +36,6 @@ def corpus(tmp_path_factory):
 
 def read(corpus, samples, first_step, count, seed=1, window=0):
     """(step, epoch, index, element) of the first elements."""
-
     features = {
         "session_id": tf.io.FixedLenFeature([], tf.string),
         "lengths": tf.io.RaggedFeature(tf.int64),

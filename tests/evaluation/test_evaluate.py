@@ -39,8 +39,7 @@ def test_every_r1_says_which_turns_its_context_holds_earlier_ones_first(
         ("response_cosine", "2 before"),
         ("response_cosine_bidirectional", "2 before, 2 after"),
     ]
-    printed = capsys.readouterr().out
-    lines = [re.split(r"\s{2,}", line) for line in printed.splitlines()]
+    lines = [re.split(r"\s{2,}", line) for line in capsys.readouterr().out.splitlines()]
     found = {row[1]: row[2] for row in lines if len(row) > 4 and row[1].endswith("_r1")}
     assert found == {f"{r.task.removeprefix('response_')}_r1": r.context for r in results}
     chances = [r.scores[f"chance_{name}"] for r, name in zip(results, found, strict=True)]

@@ -109,8 +109,7 @@ def test_spearman_equals_the_reference_under_ties(seed):
 
 @pytest.mark.parametrize("axis", [0, 1, 2, -1])
 def test_spearman_along_an_axis_equals_the_reference_of_every_row(axis):
-    rng = np.random.default_rng(0)
-    first, second = rng.integers(0, 3, (2, 4, 5, 6)) / 7
+    first, second = np.random.default_rng(0).integers(0, 3, (2, 4, 5, 6)) / 7
     found = metrics.spearman(first, second, axis)
     rows = [np.moveaxis(values, axis, -1) for values in (first, second)]
     assert found.shape == rows[0].shape[:-1]

@@ -153,8 +153,7 @@ def test_products_of_integers_are_exact_on_every_processor(rows):
     """Even for the activations that bring each column's sums of 16 bits nearest to their limits."""
     from dcse_tf.exporting.onnx_graph import quantize_kernel
 
-    rng = np.random.default_rng(0)
-    kernel = rng.normal(size=(rows, 8)).astype(np.float32)
+    kernel = np.random.default_rng(0).normal(size=(rows, 8)).astype(np.float32)
     kernel[:, 0] = 1  # all of one sign: the worst case
     kernel[5, 1] = -20
     kernel[:, 2] = 0

@@ -52,5 +52,4 @@ def read_tokens(folder, manifest, split="train"):
 
 
 def read_ids(folder, split):
-    sessions = read_jsonl(folder / f"data/{split}.jsonl", BadLines(0))
-    return {session_id for session_id, _ in sessions}
+    return {session_id for session_id, _ in read_jsonl(folder / f"data/{split}.jsonl", BadLines(0))}

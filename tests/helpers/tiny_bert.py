@@ -55,8 +55,7 @@ def fuse(backbone, compute_dtype: str = "float32") -> FusedBert:
     config = bert.make_bert_config(backbone.num_layers, backbone.hidden_dim, VOCABULARY_SIZE)
     config["num_attention_heads"] = backbone.num_heads
     config["layer_norm_eps"] = float(backbone.embeddings_layer_norm.epsilon)
-    tensors = weights.to_tensors(weights.backbone_weights(backbone))
-    return FusedBert(tensors, config, compute_dtype)
+    return FusedBert(weights.to_tensors(weights.backbone_weights(backbone)), config, compute_dtype)
 
 
 def draw_utterances(count: int, seed: int = 0, longest: int = 7) -> list[list[int]]:
@@ -86,8 +85,7 @@ def save_checkpoint(
 ) -> pathlib.Path:
     """Makes a folder of a backbone that the command lines take as --model; returns it."""
     folder.mkdir()
-    entries = len(vocabulary.tokens)
-    config = bert.make_bert_config(backbone.num_layers, backbone.hidden_dim, entries)
+    config = bert.make_bert_config(backbone.num_layers, backbone.hidden_dim, len(vocabulary.tokens))
     config["layer_norm_eps"] = float(backbone.embeddings_layer_norm.epsilon)
     bert.save_backbone(folder, backbone, config)
     vocabulary.write(folder)

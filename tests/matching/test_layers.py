@@ -22,8 +22,7 @@ def _tensors(arrays, dtype="float32"):
 
 
 def _call(case: Case, padding: Padding, dtype="float32") -> np.ndarray:
-    inputs = _tensors(case.inputs(make_batch(), padding), dtype)
-    return case.build(dtype=dtype)(*inputs).numpy()
+    return case.build(dtype=dtype)(*_tensors(case.inputs(make_batch(), padding), dtype)).numpy()
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [("float64", 1e-9), ("float32", 1e-5)])

@@ -135,8 +135,7 @@ def test_fingerprints_follow_what_is_computed(rerankers, loaded, tmp_path):
     path = tmp_path / "other/encoder/config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden_act": "gelu"}))
     assert dcse_tf.Reranker.load(tmp_path / "other").fingerprint() != own
-    settings = RerankerSettings("bert", 10, 6, False)
-    write_reranker_settings(tmp_path / "again/encoder", settings)
+    write_reranker_settings(tmp_path / "again/encoder", RerankerSettings("bert", 10, 6, False))
     again = dcse_tf.Reranker.load(tmp_path / "again")
     assert again.fingerprint() != prints[False]
     assert again.settings["first_tokens"] == 10

@@ -253,8 +253,7 @@ def test_what_embeddings_found_is_ordered_by_a_reranker(config, encoder, tmp_pat
     nearest = [DISTINCT[row] for row in np.argsort(-cosines)[:4]]
     scores = dict(zip(nearest, Reranker.load(reranker).score([turns], [nearest])[0].tolist()))
     by_text = dict(zip(DISTINCT, cosines.tolist()))
-    reranked = config.replace(reranker=str(reranker), rerank_top=4, top=3)
-    _, hits = ask(reranked, ["ok", DIALOGUE])
+    _, hits = ask(config.replace(reranker=str(reranker), rerank_top=4, top=3), ["ok", DIALOGUE])
     assert [hit.text for hit in hits] == sorted(nearest, key=lambda text: -scores[text])[:3]
     assert [hit.rank for hit in hits] == [1, 2, 3]
     for hit in hits:
@@ -342,8 +341,7 @@ def answer(hits, reranker=None, calibration=None):
     encoder = types.SimpleNamespace(
         encode=lambda texts, show_progress: np.ones((len(texts), 2)), project=lambda rows, _: rows
     )
-    searcher = job.Searcher(config, index, encoder, reranker, calibration)
-    return searcher.answer(["x"] * len(hits))
+    return job.Searcher(config, index, encoder, reranker, calibration).answer(["x"] * len(hits))
 
 
 def test_responses_are_given_only_above_the_threshold():

@@ -152,8 +152,7 @@ def test_blank_documents_come_last(app, models, encoder):
 @pytest.mark.parametrize("unit_norm", [False, True])
 def test_without_a_re_ranker_documents_are_ordered_by_cosine(encoder, unit_norm):
     """By that of `evaluate`, whatever `unit_norm`, which changes the embeddings' length alone."""
-    service = Service(ServeOptions(model="m", unit_norm=unit_norm), encoder, None)
-    app = create_app(service, [], 1000)
+    app = create_app(Service(ServeOptions(model="m", unit_norm=unit_norm), encoder, None), [], 1000)
     answers = ask(
         app,
         ("POST", "/v2/rerank", {"query": QUERY, "documents": [*DOCUMENTS, " "]}),

@@ -75,8 +75,7 @@ def test_what_writing_left_behind_never_counts_and_is_cleared(tmp_path):
     folder = tmp_path / "checkpoints"
     for name in ("step-000000010.dcse_tf-partial", "step-000000005.dcse_tf-previous", "notes"):
         shutil.copytree(folder / "step-000000005", folder / name)
-    run = Run(tmp_path)
-    assert run.restore() == ("step-000000005", 5.0)
+    assert Run(tmp_path).restore() == ("step-000000005", 5.0)
     assert _names(tmp_path) == ["notes", "step-000000005"]
 
 

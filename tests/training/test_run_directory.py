@@ -147,8 +147,7 @@ def test_files_may_move_but_not_change(tmp_path):
         InputError, match=r"inputs\.json: .*the corpus: SHA-256 cccc.* \(was .* aaaa"
     ):
         _begin(tmp_path / "new", {**INPUTS, "the corpus": "c" * 64})
-    before = {**INPUTS, "`words`": "d" * 64}
-    (tmp_path / "new/inputs.json").write_text(json.dumps(before))
+    (tmp_path / "new/inputs.json").write_text(json.dumps({**INPUTS, "`words`": "d" * 64}))
     with pytest.raises(InputError, match=r"`words`: none \(was SHA-256 dddd"):
         _begin(tmp_path / "new")
     (tmp_path / "new/inputs.json").write_text("[1]")

@@ -35,8 +35,7 @@ def _build(data_dir, task, devices, **changes):
     if task in ("mlm", "simcse"):
         del settings["negatives"]
     options = make_options(**{**settings, **changes})
-    strategy = make_strategy(devices, deterministic=False)
-    training = build_training(options, strategy=strategy)
+    training = build_training(options, strategy=make_strategy(devices, deterministic=False))
     # From BERT's 0.02 so small a model is saturated; from this it learns.
     weights = training.setup.backbone.trainable_variables
     bert.initialize_weights(weights, options.seed, stddev=0.05)

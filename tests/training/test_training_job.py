@@ -123,8 +123,7 @@ def test_dropout_reaches_an_encoder_that_was_loaded(corpus):
     for dropout in (0.0, 0.3):
         training = build_training(make_options(**describe(corpus, "unused", dropout=dropout)))
         seed_dropout(training.model, 0, 0)
-        found = training.model(next(training.batches()), training=True)
-        losses[dropout] = float(found["loss"])
+        losses[dropout] = float(training.model(next(training.batches()), training=True)["loss"])
     without, _ = expected_losses(corpus / "vocab", 0.1)
     assert losses[0.0] == pytest.approx(without, rel=1e-4)
     assert losses[0.3] != pytest.approx(without, rel=1e-3)
