@@ -209,10 +209,8 @@ class Experiment(report.Experiment):
             output = (*kind, steps if row.fit == "flow" else "", seeded, *given, "--output_dir=")
             return self.add(name, "fit_baseline", "model", *output)
         weights = () if options.encoder else _FROM_RANDOM
-        how = (*row.train, *weights)
-        if options.size == "small":
-            how = (*row.train, *row.small, *weights, steps)
-        flags = (*how, *runs.LAST_STEP, *options.train_flags, flag)
+        small = row.small if options.size == "small" else ()
+        flags = (*small, *weights, steps, *row.train, *runs.LAST_STEP, *options.train_flags, flag)
         return self.add(name, "train", "model", *flags, *given, seeded, "--run_dir=")
 
     def _add_encoder(self, corpus: runs.Corpus, adapted: bool) -> str:

@@ -21,8 +21,10 @@ from dcse_tf.cli.commands import load_options
 
 ROOT = pathlib.Path(__file__).parents[2]
 DIALOGUES = "jsonl:{0}/dialogues.jsonl"
+# A row that a user adds; its flags count, whatever the experiment gives.
+MORE = "--row more=--learning_rate=0.5"
 PLANS = {
-    "table 2, small": (dialogue_cse, "table2 --corpus ecd {d} {0}/select.txt {0}/sts.txt"),
+    "table 2, small": (dialogue_cse, f"table2 {MORE} --corpus ecd {{d}} {{0}}/select.txt"),
     "table 2, a checkpoint": (
         dialogue_cse,
         "table2 --encoder=bert --mlm_steps=9 --corpus jddc {d} {0}/select.txt --size=paper "
@@ -36,7 +38,7 @@ PLANS = {
         f"selection, {name}": (response_selection, f"{name} --corpus ecd {{d}} ecd:{{0}}/sts.txt")
         for name in response_selection.TABLES
     },
-    "selection, paper": (response_selection, "table1 --size=paper --corpus ubuntu {d}"),
+    "selection, paper": (response_selection, f"table1 --size=paper {MORE} --corpus ubuntu {{d}}"),
     "selection, given negatives": (
         response_selection,
         "table1 --corpus mutual mutual_candidates:{0}/dialogues.jsonl mutual:{0}/sts.txt",
@@ -46,8 +48,8 @@ PLANS = {
 
 
 def accept(job, flags):
-    """Parses flags as the job does, up to where it would begin."""
-    parse_flags(load_options(job), job, list(flags))
+    """Parses flags as the job does, up to where it would begin; returns the options."""
+    return parse_flags(load_options(job), job, list(flags))
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -62,7 +64,9 @@ def test_planned_runs_are_taken_by_their_jobs(name, tmp_path, monkeypatch):
     assert plan.make_tables()
     assert {run.job for run in plan.runs.values()} >= {"prepare_data", "evaluate"}
     for run in plan.runs.values():
-        accept(run.job, [flag.replace(runs.WORK, "work") for flag in run.flags])
+        accepted = accept(run.job, [flag.replace(runs.WORK, "work") for flag in run.flags])
+        if "--learning_rate=0.5" in run.flags:
+            assert accepted.learning_rate == 0.5
 
 
 def test_benchmarks_commands_are_taken_by_their_jobs(tmp_path, monkeypatch):
