@@ -6,6 +6,7 @@ Commands import the options and must answer --help at once, so this module does 
 import collections
 import io
 import itertools
+import os
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
@@ -16,12 +17,13 @@ from dcse_tf.data.formats.reading import read_tables
 from dcse_tf.errors import InputError
 from dcse_tf.files import hash_number
 from dcse_tf.input_files import BadLines, resolve_inputs
-from dcse_tf.options import OptionError, Options, option
+from dcse_tf.options import OptionError, Options, load_plugins, option
 from dcse_tf.progress import Progress
 
 _SPECIAL = 5  # entries of a vocabulary: [PAD], [UNK], [CLS], [SEP], [MASK]
 _BY_CHANCE = 20  # characters
 Dropped = collections.Counter[str]  # how many of what was left out, by reason
+Paths = Sequence[pathlib.Path]
 
 
 class CorpusOptions(Options):
@@ -197,13 +199,25 @@ def read_raw_sessions(config: CorpusOptions, bad_lines: BadLines) -> Iterator[Se
 
 
 def read_files(
-    paths: Sequence[pathlib.Path], config: CorpusOptions, bad_lines: BadLines
+    paths: Paths, config: CorpusOptions, bad_lines: BadLines, beside: Paths = ()
 ) -> Iterator[Session]:
-    """`read_raw_sessions` of some files."""
+    """`read_raw_sessions` of some files, of all those `beside` them. Readers name what has no id by
+    file and line; files of one name, such as partitions, are named from where their paths part.
+    """
+    load_plugins()  # a worker of Spark has got its options without parsing them
     kind, columns = config.formats[config.format], config.column_names()
     named = [columns] if kind.columns else []
-    each = (kind.read(path, bad_lines, *named) for path in paths)
-    found: Iterable[tuple] = itertools.chain.from_iterable(each)
+
+    def read(path: pathlib.Path) -> Iterator[tuple]:
+        alike = [
+            os.path.dirname(os.path.abspath(x)) for x in beside or paths if x.name == path.name
+        ]
+        own, place = f"{path.name}-", f"{os.path.relpath(path, os.path.commonpath(alike))}-"
+        for session_id, turns, *given in kind.read(path, bad_lines, *named):
+            given = [x._replace(dialogue=x.dialogue.replace(own, place)) for x in given]
+            yield session_id.replace(own, place), turns, *given
+
+    found: Iterable[tuple] = itertools.chain.from_iterable(map(read, paths))
     if config.format == "table":  # a dialogue's rows may stand in several files
         found = read_tables(paths, bad_lines, columns)
     known = config.alternate_roles

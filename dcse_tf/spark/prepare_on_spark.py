@@ -15,7 +15,7 @@ from typing import Any
 from absl import logging
 
 from dcse_tf.bert.vocabulary import Vocabulary
-from dcse_tf.data.corpus import PrepareOptions, Splitter, content_key, read_files
+from dcse_tf.data.corpus import Paths, PrepareOptions, Splitter, content_key, read_files
 from dcse_tf.data.manifest import Manifest
 from dcse_tf.data.prepare import ChunkRecords, ChunkSerializer, prepare, split_into_chunks
 from dcse_tf.errors import InputError
@@ -45,16 +45,16 @@ def _tokenise(
     if config.format == "table":
         config = gather_tables(session, config, folder)
     context = session.sparkContext
-    paths = list_inputs(session, config.input, f"{folder}/copies")
-    files = context.parallelize(paths, len(paths)).zipWithIndex()
-    copies = files.flatMap(lambda file: _read_keys(config, *file)).reduceByKey(
+    paths = [*map(pathlib.Path, list_inputs(session, config.input, f"{folder}/copies"))]
+    files = context.parallelize(range(len(paths)), len(paths))
+    copies = files.flatMap(lambda file: _read_keys(config, paths, file)).reduceByKey(
         lambda one, other: (*min(one[:2], other[:2]), one[2] | other[2])
     )
     divided = copies.filter(lambda item: len(item[1][2]) > 1)  # whose ids give several splits
     moved = {key: split for key, (_, split, _) in divided.collect()}
-    work = context.broadcast(pickle.dumps((vocabulary, config, moved)))
+    work = context.broadcast(pickle.dumps((vocabulary, config, moved, paths)))
     # All files are worked on at once, and their records wait on the tasks' disks to be fetched.
-    read = files.flatMap(lambda file: _read_file(work.value, file[0]))
+    read = files.flatMap(lambda file: _read_file(work.value, file))
     read.persist(StorageLevel.DISK_ONLY).count()
     for result in read.toLocalIterator():
         if isinstance(result, str):
@@ -75,9 +75,9 @@ def _tokenise(
 Copy = tuple[tuple[int, int], str, frozenset[str]]
 
 
-def _read_keys(config: PrepareOptions, path: str, file: int) -> Iterator[tuple[int, Copy]]:
+def _read_keys(config: PrepareOptions, paths: Paths, file: int) -> Iterator[tuple[int, Copy]]:
     """Yields the `content_key` of each session whose copies must be found."""
-    sessions = read_files([pathlib.Path(path)], config, config.count_bad_lines(named=0))
+    sessions = read_files([paths[file]], config, config.count_bad_lines(named=0), paths)
     with contextlib.suppress(InputError):  # told when the records are made
         for number, session in enumerate(sessions):
             if not session.given and (key := content_key(session.turns)) is not None:
@@ -86,19 +86,19 @@ def _read_keys(config: PrepareOptions, path: str, file: int) -> Iterator[tuple[i
 
 
 @functools.lru_cache(maxsize=1)  # each worker process makes it once
-def _make_serializer(work: bytes) -> tuple[ChunkSerializer, PrepareOptions, dict[int, str]]:
-    vocabulary, config, moved = pickle.loads(work)
-    return ChunkSerializer(vocabulary, config), config, moved
+def _make_serializer(work: bytes) -> tuple[ChunkSerializer, *tuple[Any, ...]]:
+    vocabulary, *rest = pickle.loads(work)
+    return ChunkSerializer(vocabulary, rest[0]), *rest
 
 
-def _read_file(work: bytes, path: str) -> Iterator[bytes | int | str]:
+def _read_file(work: bytes, file: int) -> Iterator[bytes | int | str]:
     """Yields a file's pickled `ChunkRecords`, then its number of bad lines; an error as a text, as
     Spark buries exceptions in a Java stack trace.
     """
-    serialize, config, moved = _make_serializer(work)
+    serialize, config, moved, paths = _make_serializer(work)
     bad_lines = config.count_bad_lines()
     try:
-        sessions = read_files([pathlib.Path(path)], config, bad_lines)
+        sessions = read_files([paths[file]], config, bad_lines, paths)
         for chunk in split_into_chunks(sessions, Splitter(config, moved)):
             yield pickle.dumps(serialize(chunk))
     except InputError as error:

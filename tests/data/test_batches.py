@@ -28,15 +28,11 @@ NAMES |= {name: name for name in ("turn_mask", "candidate_mask", "weights")}
 # words); "ok" is one text that many sessions share; None is an absent turn.
 OK = (0, 7, 0)
 ROWS = [
-    [(1, 0, 0), (1, 1, 3), (1, 3, 0), (1, 2, 5)],
-    [None, (2, 0, 1), OK, (2, 2, 0)],
-    [OK, (3, 1, 0), (3, 3, 2), OK],
-    [None, None, (4, 1, 0), OK],
-    [None, None, (5, 0, 0), (5, 1, 1)],
-    [(6, 0, 9), (6, 1, 0), OK, (6, 2, 0)],
-    [None, (7, 0, 0), (7, 1, 0), OK],
+    [(1, 0, 0), (1, 1, 3), (1, 3, 0), (1, 2, 5)], [None, (2, 0, 1), OK, (2, 2, 0)],
+    [OK, (3, 1, 0), (3, 3, 2), OK], [None, None, (4, 1, 0), OK], [None, None, (5, 0, 0), (5, 1, 1)],
+    [(6, 0, 9), (6, 1, 0), OK, (6, 2, 0)], [None, (7, 0, 0), (7, 1, 0), OK],
     [(8, 0, 0), (8, 0, 0), (8, 2, 0), (8, 1, 2)],
-]
+]  # fmt: skip
 
 
 def draw(samples, source, negatives, seed, replicas):

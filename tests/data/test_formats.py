@@ -3,6 +3,7 @@
 import gzip
 import json
 import pathlib
+from unittest import mock
 
 import pytest
 from shared_files import shared_file
@@ -13,7 +14,7 @@ from dcse_tf.data.dialogue import Utterance
 from dcse_tf.data.formats import FORMATS, register_format
 from dcse_tf.errors import InputError
 from dcse_tf.input_files import BadLines, read_lines
-from dcse_tf.options import OptionError
+from dcse_tf.options import OptionError, load_plugins
 
 FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
 CARD = "[订单编号:[订单x]，订单金额:[金额x]，下单时间:[日期x] [时间x]]"
@@ -173,13 +174,11 @@ def test_labels_are_read(tmp_path):
         ("我要转人工 我要转人工 你好", "你好"),
         (f"顾客通过点击web咚咚[站点x]信息发送:{CARD} 请选择咨询订单", ""),
         ("咨询订单号:[订单x] 订单金额:[金额x] 下单时间:[日期x] [时间x] 订单业务咨询", ""),
-        ("[链接x] [商品快照] 在吗", "在吗"),
-        ("人工怎么转", "人工怎么转"),
-        ("你好 人工客服", "你好 人工客服"),
+        ("[链接x] [商品快照] 在吗", "在吗"), *[(x, x) for x in ("人工怎么转", "你好 人工客服")],
         # A card of another form takes nothing of what the customer says.
         ("[订单编号:[订单x]，下单时间:[时间x] 你好", "[订单编号:订单，下单时间:时间 你好"),
     ],
-)
+)  # fmt: skip
 def test_what_the_shops_software_writes_at_the_start_is_removed(tmp_path, opening, kept):
     rows = [jddc("s", "0", opening), jddc("s", "1", "您好"), jddc("s", "0", opening)]
     (tmp_path / "chat.txt").write_text("\n".join(rows))
@@ -195,7 +194,7 @@ BAD_LINES = {
     "jsonl": [
         *('{"session_id": "", "turns": []}', '{"session_id": "1"', "[" * 100_000),
         *(SESSION % '{"role": 3.5, "text": "a"}', SESSION % '{"role": "a", "text": 3}'),
-        SESSION % '{"role": "a", "text": "\\ud83d"}',
+        *(SESSION % '{"role": "a", "text": "\\ud83d"}', SESSION % '{"text": "a"}, {"tex": "b"}'),
         SESSION % '{"role": "a", "text": "b", "acts": "c"}',
     ],
     "jddc": ["s1\tU7\t0", jddc("s3", "2", "你好"), jddc(" ", "0", "你好")],
@@ -329,6 +328,12 @@ def test_a_registered_format_is_an_option(tmp_path, monkeypatch):
     assert (found, bad_lines.count) == ([["a: hi", "b: ho"], ["a: 在吗", "b: 在的"]], 1)
     with pytest.raises(ValueError, match="'pairs'"):
         register_format("pairs", read_lines, help="again")
+    # A worker of a cluster gets these options, and nothing has loaded its plug-ins before.
+    del FORMATS["pairs"]
+    plugin = mock.Mock(load=lambda: lambda: register_format("pairs", read_pairs))
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [plugin])
+    load_plugins.cache_clear()
+    assert len([*read_raw_sessions(options, options.count_bad_lines())]) == 2
 
 
 @pytest.mark.parametrize("session", [

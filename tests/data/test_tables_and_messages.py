@@ -1,5 +1,6 @@
 """The general readers: tables with a turn a row, and lists of messages."""
 
+import csv
 import datetime
 import gzip
 import json
@@ -137,6 +138,12 @@ def test_what_follows_a_quote_that_stays_open_is_not_lost(tmp_path):
     path = write_lines(tmp_path / "a.csv", "session_id,role,text", '1,a,"hi', "1,b,ho", "2,a,hi")
     with pytest.raises(InputError, match=r"a\.csv:4: not a table: .* that begins in line 2"):
         read(path, limit=9)
+    limit = csv.field_size_limit(10)  # reached before the end of the file
+    try:
+        with pytest.raises(InputError, match=r"a\.csv:\d: .*field limit.* that begins in line 2"):
+            read(write_lines(path, *path.read_text().splitlines(), "2,b,ho", "3,a,hi"), limit=9)
+    finally:
+        csv.field_size_limit(limit)
 
 
 def test_without_roles_speakers_alternate_if_asked(tmp_path):
@@ -193,7 +200,7 @@ OPENAI = {
         {"role": "user", "content": [{"type": "text", "text": "你好"}, {"type": "image_url"}]},
         {"role": "assistant", "content": None, "tool_calls": []},
         {"role": "tool", "content": "{}"},
-        {"role": "assistant", "content": "hello"},
+        {"role": "assistant", "text": "hello"},
     ]
 }
 SHAREGPT = {
@@ -247,6 +254,14 @@ def test_who_is_silent_is_left_out_unless_only_two_speak(tmp_path):
     assert read(path, format="messages")[0] == {"f-1": [("system", "x"), ("user", "y")]}
 
 
+def test_files_of_one_name_are_told_apart_by_where_their_paths_part(tmp_path):
+    for place in (tmp_path / "day=1/a", tmp_path / "day=2/a"):
+        place.mkdir(parents=True)
+        write_lines(place / "part", '{"messages": ["hi"]}')
+    found = read(tmp_path / "*/a/part", format="messages")[0]
+    assert [*found] == ["day=1/a/part-1", "day=2/a/part-1"]
+
+
 def test_keys_with_other_names(tmp_path):
     value = {"key": 3, "log": [{"who": 5, "body": "hi", "tags": ["greet"], "role": "x"}]}
     columns = ("session_id:key", "turns:log", "role:who", "text:body", "intents:tags")
@@ -259,19 +274,15 @@ def test_keys_with_other_names(tmp_path):
 @pytest.mark.parametrize(
     ("value", "columns"),
     [
-        (3, ()),
-        ({"a": 1}, ()),
-        ({"a": []}, ("turns:b",)),
-        ({"messages": "hi"}, ()),
-        ({"messages": ["hi", 3]}, ()),
+        (3, ()), ({"a": 1}, ()), ({"a": []}, ("turns:b",)), ({"messages": "hi"}, ()),
+        ({"messages": ["hi", 3]}, ()), ({"messages": []}, ("session_id:key",)),
         ({"messages": [{"role": "a", "body": "x"}]}, ()),
         ({"messages": [{"role": "a", "content": 3}]}, ()),
         ({"messages": [{"role": ["a"], "content": "x"}]}, ()),
-        ({"messages": []}, ("session_id:key",)),
         ({"messages": [{"role": "a", "content": "\ud83d"}]}, ()),
         ({"messages": [{"role": "a", "content": "x", "acts": "y"}]}, ()),
     ],
-)
+)  # fmt: skip
 def test_a_dialogue_of_another_form_is_bad_and_the_others_are_read(tmp_path, value, columns):
     keys = dict(entry.split(":") for entry in columns)
     good = {keys.get("turns", "messages"): [{"role": "a", "content": "x"}], "key": "k"}

@@ -127,8 +127,8 @@ def read_table(
                 problem = bad_lines.not_encoded
             elif not problem and width and len(row) not in (0, width):
                 problem = f"expected {width} field(s), found {len(row)}"
-            # The next row is no header, or there is none: a quote was not closed.
-            if problem and (not width or "unexpected end of data" in problem):
+            # The next row is no header, or a quote was not closed and has taken the rows after it.
+            if problem and (not width or "end of data" in problem or "field limit" in problem):
                 raise InputError(f"{path}:{rows.line_num}: {problem}")
             if problem:
                 bad_lines.report(path, rows.line_num, problem)
@@ -258,14 +258,14 @@ def parse_dialogue(value: Any, columns: Mapping[str, str] = _OWN) -> tuple[str, 
     `columns` maps KEYS to the names in the value; other names are looked for. By default, all are
     those of the project's own form, which `Session.to_dict` writes.
     """
+    known = {name: (columns[name],) if name in columns else KEYS[name] for name in KEYS}
 
     def find_key(name: str, found: Any) -> str:
-        known = (columns[name],) if name in columns else KEYS[name]
-        return next((key for key in known if isinstance(found, Mapping) and key in found), "")
+        return next((key for key in known[name] if isinstance(found, Mapping) and key in found), "")
 
     name, messages = "", value
     if not isinstance(value, list):
-        messages = get_field(value, find_key("turns", value) or " or ".join(KEYS["turns"]), list)
+        messages = get_field(value, find_key("turns", value) or " or ".join(known["turns"]), list)
         name = value.get(find_key("session_id", value))
         if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
             if wanted := columns.get("session_id"):
@@ -278,24 +278,27 @@ def parse_dialogue(value: Any, columns: Mapping[str, str] = _OWN) -> tuple[str, 
     filled = dict.fromkeys(key for m in messages if isinstance(m, dict) for key in m if m[key])
     keys = {name: find_key(name, filled) or find_key(name, found) for name in KEYS}
     if messages and not keys["text"]:
-        expected = columns.get("text") or " or ".join(KEYS["text"])
-        raise ValueError(f"no message has {expected}; found {', '.join(found)[:200] or 'no field'}")
+        told = f"{' or '.join(known['text'])}; found {', '.join(found)[:200] or 'no field'}"
+        raise ValueError(f"no message has {told}")
     turns = []
     for place, message in enumerate(messages):
         try:
-            turns.append(_parse_message(message, keys))
+            turns.append(_parse_message(message, keys, known["text"]))
+            if columns is _OWN and "text" not in message:
+                raise ValueError(f'no "text"; found {", ".join(message)[:200]}')
         except ValueError as error:
             raise ValueError(f"turn {place}: {error}") from error
     return str(name), turns
 
 
-def _parse_message(message: Any, keys: Mapping[str, str]) -> Utterance:
+def _parse_message(message: Any, keys: Mapping[str, str], texts: Sequence[str]) -> Utterance:
+    """The text is at the first key of `texts` that is not empty."""
     if not isinstance(message, dict):
         raise ValueError(f"expected an object, found {message!r:.40}")
     role = message.get(keys["role"], "")
     if isinstance(role, list | dict | float | None):
         raise ValueError(f'expected "{keys["role"]}" to be a text, found {role!r:.40}')
-    text = message.get(keys["text"])
+    text = next((message[key] for key in texts if message.get(key) not in (None, "")), None)
     if isinstance(text, list):  # of parts, such as texts and images
         parts = (part.get("text") if isinstance(part, dict) else part for part in text)
         text = " ".join(part for part in parts if isinstance(part, str))
