@@ -79,7 +79,9 @@ def paired_difference(
         raise ValueError("at least two items are needed")
     # One is added to each count: no finite number of resamples justifies a p-value of zero.
     below, above = (1 + np.sum(draws <= 0)), (1 + np.sum(draws >= 0))
-    least = 2.0 ** (1 - len(data[0]))  # how often all differences have one sign by chance
+    # How often all differences have one sign by chance; items without a difference have none.
+    signs = np.count_nonzero(data[0]) if len(data) == 1 else len(data[0])
+    least = 2.0 ** (1 - signs)
     p_value = min(1.0, max(least, 2.0 * float(min(below, above)) / (len(draws) + 1)))
     return Difference(float(statistic(*data, axis=-1)), *limits, p_value)
 

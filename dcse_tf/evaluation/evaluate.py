@@ -82,7 +82,8 @@ class EvaluateOptions(ModelOptions):
         if not (self.retrieval or self.sts or self.response_selection or self.candidates_file):
             several = "`retrieval`, `sts`, `response_selection` or `candidates_file`"
             raise OptionError(f"nothing to evaluate: give {several}")
-        self.check_needed("response_selection", "candidates", "context_turns", "max_samples")
+        drawn = ("candidates", "context_turns", "max_samples", "seed")
+        self.check_needed("response_selection", *drawn)
         names = ("candidates_format", "candidates_turns", "several_positives", "max_bad_lines")
         self.check_needed("candidates_file", *names)
         check_drawing(self)

@@ -59,18 +59,18 @@ def _require_finite(scores: np.ndarray) -> np.ndarray:
     return scores
 
 
-def _sort(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _sort(scores: np.ndarray, tolerance: float = TIE_TOLERANCE) -> tuple[np.ndarray, np.ndarray]:
     """Sorts scores `[..., n]`, the lowest first: their order, int `[..., n]`, and whether each, in
     that order, is the first of a group of tied ones, bool `[..., n]`.
 
-    Ties are transitive: a group ends where the next score is more than TIE_TOLERANCE away. So equal
+    Ties are transitive: a group ends where the next score is more than `tolerance` away. So equal
     scores are never separated, whatever other scores there are, and the groups are the same whether
     they are formed from the highest score or from the lowest.
     """
     scores = _require_finite(scores)
     order = np.argsort(scores)
     ordered, first = np.take_along_axis(scores, order, axis=-1), np.ones(scores.shape, bool)
-    first[..., 1:] = ordered[..., 1:] - ordered[..., :-1] > TIE_TOLERANCE
+    first[..., 1:] = ordered[..., 1:] - ordered[..., :-1] > tolerance
     return order, first
 
 
@@ -153,8 +153,10 @@ def _rank(values: np.ndarray) -> np.ndarray:
 
 def tied_share(scores: np.ndarray) -> float:
     """Share of the scores that are tied with another one, 0 to 1."""
-    sizes = [size for size, _ in tie_groups(scores, np.ones(len(scores), bool))]
-    return sum(size for size in sizes if size > 1) / max(1, len(scores))
+    # Of many scores, some are this near by chance.
+    _, first = _sort(scores, TIE_TOLERANCE * min(1.0, 100 / max(1, len(scores))))
+    sizes = np.diff(np.flatnonzero(first), append=len(first))
+    return float(sizes[sizes > 1].sum()) / max(1, len(scores))
 
 
 def rate(measure: str, rows: Sequence[tuple[np.ndarray, int]]) -> tuple[np.ndarray, np.ndarray]:

@@ -87,6 +87,9 @@ def test_no_number_of_draws_gives_a_p_value_of_zero(monkeypatch):
         found = difference({"map": before}, {"map": before + change}, "map")
         assert found.p_value == pytest.approx(p_value)
         assert (found.value, found.low, found.high) == pytest.approx((change, change, change))
+    # The same where only 5 of 99 items differ.
+    found = difference({"map": np.zeros(99)}, {"map": 1.0 * (np.arange(99) < 5)}, "map")
+    assert found.p_value == pytest.approx(1 / 16)
 
 
 def test_chance_alone_is_seldom_called_a_difference(few_draws):

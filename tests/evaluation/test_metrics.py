@@ -37,6 +37,14 @@ def test_ranking_measures_equal_the_mean_over_all_orders_of_ties(seed):
     assert metrics.tied_share(near) == pytest.approx(tied / len(scores))
 
 
+def test_scores_that_are_near_because_there_are_many_are_no_ties():
+    many = np.random.default_rng(0).normal(0.8, 0.03, 3000)
+    assert metrics.tied_share(many) < 0.01
+    assert (
+        metrics.tied_share(np.append(many, 0.8 + _noise(np.random.default_rng(0), (3000,)))) > 0.5
+    )
+
+
 @pytest.mark.parametrize(("size", "hits"), [(1, 1), (2, 1), (10, 1), (10, 10), (70, 30), (100, 30)])
 def test_constant_scores_have_the_chance_level(size, hits):
     relevant = np.arange(size) < hits  # relevant ones first, as the authors' files have them
