@@ -22,14 +22,14 @@ RERANKER_FILE, MATCHER_FILE = "reranker.json", "matcher.json"
 MATCHING_FILE, ATTENTION_FILE = "matching.json", "turn_attention.safetensors"
 # An encoder's projection heads, see `dcse_tf.matching.head_files`.
 HEADS_FILE = "heads.safetensors"
-LENGTH_FILE = "sentence_bert_config.json"
+LENGTH_FILE, LENGTH_FILES = "sentence_bert_config.json", "sentence_*_config.json"  # early ones
 _TOKENIZER_SETTINGS = "tokenizer_config.json"
 # The first that exists has the vocabulary, see `read_vocabulary` of `dcse_tf.bert.tokenizer`.
 VOCABULARY_FILES = ("vocab.txt", "tokenizer.json", "sentencepiece.bpe.model", "vocab.json")
 _TOKENIZER_FILES = (*VOCABULARY_FILES, _TOKENIZER_SETTINGS, "merges.txt")
 # Besides the tokenizer and the weights, what an encoder consists of.
 _OWN_FILES = (RERANKER_FILE, MATCHER_FILE, MATCHING_FILE)
-_FURTHER_FILES = ("config.json", *_OWN_FILES, ATTENTION_FILE, HEADS_FILE, LENGTH_FILE, "baseline*")
+_FURTHER_FILES = ("config.json", *_OWN_FILES, ATTENTION_FILE, HEADS_FILE, LENGTH_FILES, "baseline*")
 ONNX_FILE, SAVED_MODEL_FILE = "model.onnx", "saved_model.pb"  # of exports
 _WEIGHT_FILE = "model*.safetensors"
 _NO_LIMIT = 10**6  # transformers writes 10^30 where there is none
@@ -140,7 +140,7 @@ def read_config(folder: pathlib.Path) -> dict[str, Any]:
     path = folder / "config.json"
     config = read_json_object(path)
     name = config.get("model_type", "bert")
-    if name not in FAMILIES:
+    if str(name) not in FAMILIES:
         raise InputError(
             f"{path}: model_type {name!r:.40}, expected one of {', '.join(FAMILIES)}: no other "
             "architecture can be computed here"
@@ -174,7 +174,7 @@ def read_max_sequence_length(folder: pathlib.Path) -> int:
     Since version 6 the library keeps the length in the tokenizer's settings. Raises InputError if
     neither file gives one.
     """
-    path = folder / LENGTH_FILE
+    path = min(folder.glob(LENGTH_FILES), default=folder / LENGTH_FILE)
     if not path.is_file():
         return 128
     names = ((path, "max_seq_length"), (folder / _TOKENIZER_SETTINGS, "model_max_length"))

@@ -105,7 +105,7 @@ def convert_config(config: Mapping[str, Any]) -> dict[str, Any]:
     else:
         result.pop(RELATIVE_BUCKETS, None)
     # Add a second segment, equal to the first, for models that read a context and a response.
-    if result.get("type_vocab_size", 0 if name == "bert" else 1) == 1:
+    if result.setdefault("type_vocab_size", 2 if name == "bert" else 1) == 1:
         result["type_vocab_size"] = 2
     if name == "bert":
         return result

@@ -34,8 +34,7 @@ def first_fit_decreasing(
     for step in tf.range(longest):
         length = longest - step
         fits = room // length
-        before = tf.cumsum(fits, exclusive=True)
-        takes = tf.clip_by_value(counts[length] - before, 0, fits)
+        takes = tf.clip_by_value(counts[length] - tf.cumsum(fits, exclusive=True), 0, fits)
         taken = taken.write(step, takes)
         begun = begun.write(step, row_length - room)
         room = room - takes * length

@@ -25,8 +25,7 @@ def strip_ends(token_ids: tf.RaggedTensor, prefix_tokens: int = 0) -> tf.RaggedT
 
 def end_turns(turns: tf.RaggedTensor, end: int) -> tf.RaggedTensor:
     """Adds [EOT], of the id `end`, to turns without [CLS] and [SEP], int32 `[turns, (tokens)]`."""
-    ends = tf.fill([turns.nrows(), 1], tf.cast(end, turns.dtype))
-    return tf.concat([turns, ends], axis=1)
+    return tf.concat([turns, tf.fill([turns.nrows(), 1], tf.cast(end, turns.dtype))], axis=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +78,6 @@ def place_segments(
     sources = tf.where(column == last[:, None], nothing - 1, sources)
     sources = tf.where(column == middle[:, None], nothing - 2, sources)
     # The first segment keeps the tokens next to the second.
-    in_first = (limits - middle)[:, None] + column
-    sources = tf.where(column < middle[:, None], in_first, sources)
+    sources = tf.where(column < middle[:, None], (limits - middle)[:, None] + column, sources)
     sources = tf.where(column == 0, nothing - 3, sources)
     return Places(sources, middle, last + 1)

@@ -77,7 +77,7 @@ def read_modules(transformer: pathlib.Path, dim: int) -> SentenceModules:
     if mode is None:
         given = [key for key, on in config.items() if key.startswith("pooling_mode_") and on]
         mode = [_OLD_POOLINGS.get(key, key) for key in given] or "mean"  # as the library does
-    modes = [mode] if isinstance(mode, str) else list(mode)
+    modes = mode if isinstance(mode, list) else [mode]
     if len(modes) != 1 or modes[0] not in _OLD_POOLINGS.values():
         found = " and ".join(map(str, modes)) or "nothing"
         raise InputError(f"{where}: pooling by {found}; only mean or cls can be computed here")
@@ -115,7 +115,7 @@ def _list_modules(path: pathlib.Path) -> list[tuple[str, str]]:
         parts = pathlib.PurePath(name).parts
         if len(parts) > 1 or ".." in parts or name.startswith("/"):
             raise InputError(f"{path}: {name!r}: expected a folder beside this file")
-    if not found or found[0][0] != "Transformer":
+    if not found or found[0][0] not in ("Transformer", "StaticEmbedding"):  # model2vec's
         raise InputError(f"{path}: expected a Transformer as the first module")
     return found
 
@@ -183,7 +183,7 @@ def read_prefix(transformer: pathlib.Path) -> str:
         return ""
     config = read_json_object(path)
     name, prompts = config.get("default_prompt_name"), config.get("prompts") or {}
-    prefix = prompts.get(name, "") if isinstance(prompts, dict) else None
+    prefix = prompts.get(str(name), "") if isinstance(prompts, dict) else None
     if not isinstance(prefix, str):
         raise InputError(f"{path}: expected texts by name in prompts")
     return prefix

@@ -27,7 +27,7 @@ def read_tensor_file(path: pathlib.Path, finite: bool = True) -> dict[str, np.nd
     """The arrays of a safetensors file; raises InputError if it cannot be read or, unless `finite`
     is False, holds a number that is not finite.
     """
-    with name_input(f"{path}: cannot be read", OSError, safetensors.SafetensorError):
+    with name_input(f"{path}: cannot be read", OSError, TypeError, safetensors.SafetensorError):
         tensors = safetensors.numpy.load_file(path)
     for name, value in tensors.items() if finite else ():
         require_finite(value, name, str(path))

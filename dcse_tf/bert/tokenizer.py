@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tokenizers
+from absl import logging
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from dcse_tf.bert import vocabulary as kinds
-from dcse_tf.bert.checkpoints import LENGTH_FILE, VOCABULARY_FILES, find_padding
+from dcse_tf.bert.checkpoints import LENGTH_FILES, VOCABULARY_FILES, find_padding
 from dcse_tf.bert.families import is_relative
 from dcse_tf.bert.sentence_modules import read_prefix
 from dcse_tf.bert.vocabulary import PIECE, MPNetPieces, Subwords, Vocabulary, WordPiece
@@ -59,16 +60,22 @@ def read_vocabulary(folder: pathlib.Path) -> Vocabulary:
     else:
         vocabulary = _convert(path)
     config = read_json_object(folder / "config.json", optional=True)
-    size, is_mpnet = config.get("vocab_size"), config.get("model_type") == "mpnet"
-    if type(size) is int and len(vocabulary.tokens) > size:
-        entries = f"{len(vocabulary.tokens)} entries, but config.json has vocab_size {size}"
-        raise InputError(f"{path}: {entries}")
-    if is_mpnet and not (isinstance(vocabulary, MPNetPieces) and find_padding(folder) == 1):
+    size, kind, count = config.get("vocab_size"), config.get("model_type"), len(vocabulary.tokens)
+    if type(size) is int and count > size:
+        raise InputError(f"{path}: {count} entries, but config.json has vocab_size {size}")
+    if kind == "mpnet" and not (isinstance(vocabulary, MPNetPieces) and find_padding(folder) == 1):
         raise InputError(f"{folder}: expected the vocabulary of an MPNet, which begins <s>, <pad>")
-    path = folder / LENGTH_FILE
+    path = min(folder.glob(LENGTH_FILES), default=folder)
     if read_json_object(path, optional=True).get("do_lower_case") and not vocabulary.lowercase:
         raise InputError(f"{path}: do_lower_case is true; the vocabulary keeps the case of texts")
+    path = folder / "added_tokens.json"
+    _tell_of_added(path, read_json_object(path, optional=True), vocabulary)
     return vocabulary.with_prefix(read_prefix(folder))
+
+
+def _tell_of_added(path: pathlib.Path, added: Iterable[str], vocabulary: Vocabulary) -> None:
+    if told := ", ".join(sorted({*added} - {*vocabulary.special, "<unk>", kinds.END_OF_TURN})[:5]):
+        logging.log_first_n(logging.WARNING, "%s: splits up added tokens: %s", 1, path, told)
 
 
 def _convert(path: pathlib.Path) -> Vocabulary:
@@ -138,8 +145,7 @@ def _parse(path: pathlib.Path, text: str) -> Vocabulary:
     """The vocabulary of a tokenizer.json, `path`, from its content; raises InputError if it is
     invalid, or tokenises in another way than BERT, RoBERTa or XLM-R.
     """
-    wrong = KeyError, TypeError, ValueError, AttributeError
-    with name_input(f"{path}: expected a tokenizer", *wrong):
+    with name_input(f"{path}: expected a tokenizer", Exception):
         content = parse_json(text)
         model, normalizer = content["model"], content["normalizer"] or {}
         # Files of old libraries do not say that they have byte pairs.
@@ -173,6 +179,7 @@ def _parse(path: pathlib.Path, text: str) -> Vocabulary:
         else:
             raise InputError(f"{path}: model {kind!r:.40}, expected WordPiece, Unigram or BPE")
     _check_settings(path, content, vocabulary)
+    _tell_of_added(path, added.values(), vocabulary)
     return vocabulary
 
 
@@ -205,12 +212,13 @@ def _check_settings(path: pathlib.Path, content: dict[str, Any], vocabulary: Voc
 
     entries = parse_json(ours.to_str())["model"]
     same = {name: entries[name] for name in ("vocab", "merges", "unk_id") if name in entries}
-    without = dict.fromkeys(("truncation", "padding", "post_processor", "decoder"))
+    without = dict.fromkeys(("truncation", "padding", "decoder"))
     changed = {**content, **without, "added_tokens": [], "model": {**content["model"], **same}}
     with name_input(f"{path}: expected a tokenizer", Exception):  # the library raises that itself
         theirs = tokenizers.Tokenizer.from_str(json.dumps(changed))
+    cls, sep = vocabulary.special.cls, vocabulary.special.sep
     for probe in _PROBES:
-        found, expected = (x.encode(probe, add_special_tokens=False).tokens for x in (theirs, ours))
+        found, expected = theirs.encode(probe).tokens, [cls, *ours.encode(probe).tokens, sep]
         if found != expected:
             made, wanted = (" ".join(each)[:60] for each in (found, expected))
             raise InputError(

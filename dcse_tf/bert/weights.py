@@ -111,8 +111,7 @@ class WeightPair(NamedTuple):
         value = self.variable.numpy()
         if self.kind == "kernel":
             # Attention's are square, so that it does not matter which side the heads are on.
-            inputs = len(value) if value.ndim == 2 else math.isqrt(value.size)
-            return value.reshape(inputs, -1).T
+            return value.reshape(len(value) if value.ndim == 2 else math.isqrt(value.size), -1).T
         return value.reshape(-1) if self.kind == "vector" else value
 
 
@@ -172,8 +171,8 @@ def _take(
     value = tensors.get(name)
     if value is None:
         raise InputError(f"{source}: lacks the tensor {name}")
-    if value.shape != shape:
-        raise InputError(f"{source}: {name} is {value.shape}, expected {shape}")
+    if value.shape != shape or value.dtype.kind in "iub":  # integers: of a quantized model
+        raise InputError(f"{source}: {name} is {value.dtype} {value.shape}, expected {shape}")
     require_finite(value, name, source)
     return value.astype(np.float32, copy=False)
 

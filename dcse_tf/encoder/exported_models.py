@@ -171,14 +171,19 @@ def load_static(folder: pathlib.Path) -> FunctionBackend:
         )
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    unk = getattr(tokenizer.model, "unk_token", None)
-    unk_id = tokenizer.get_vocab().get(unk, -1) if unk else -1
-    unknown = UnknownTokens(unk_id, str(unk))
-    unit_norm = bool(read_json_object(folder / "config.json").get("normalize"))
+    model, config = read_json_object(path)["model"], read_json_object(folder / "config.json")
+    unk_id = model.get("unk_id", tokenizer.get_vocab().get(model.get("unk_token"), -1))
+    unk_id = -1 if unk_id is None else unk_id
+    unknown = UnknownTokens(unk_id, model.get("unk_token") or "unknown")
+    unit_norm, characters = bool(config.get("normalize")), None
+    if longest := config.get("max_length", 512):  # model2vec cuts by characters first
+        tokenizer.enable_truncation(longest)
+        characters = longest * int(np.median([*map(len, tokenizer.get_vocab())]))
 
     def encode(texts: list[str]) -> np.ndarray:
         import scipy.sparse  # takes a fifth of a second
 
+        texts = [text[:characters] for text in texts]
         lists = [x.ids for x in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
         ids = np.fromiter(itertools.chain.from_iterable(lists), np.int32)
         unknown.add(ids, len(texts))

@@ -123,7 +123,10 @@ class EncoderGraph(Backend):
         return hash_arrays(read_bert_tensors(self.source, config), settings)
 
     def read(self, texts: list[str]) -> tuple[TokenRows, np.ndarray, np.ndarray]:
-        token_ids, truncated = self._tokenize(tf.constant(texts))
+        # Byte pairs take memory for words times the longest word: of a part at a time.
+        parts = (tf.constant(texts[n : n + 1000]) for n in range(0, len(texts), 1000))
+        found = zip(*map(self._tokenize, parts), strict=True)
+        token_ids, truncated = (tf.concat(each, axis=0) for each in found)
         rows = TokenRows(token_ids.values.numpy(), token_ids.row_splits.numpy())
         self._unknown.add(rows.values, len(texts))
         return rows, rows.lengths, truncated.numpy()
@@ -204,8 +207,9 @@ def load_graph(
     """
     config, options = read_config(folder), options or EncoderOptions()
     bert = FusedBert(read_bert_tensors(folder, config), config, compute_dtype, hold)
-    length = options.max_sequence_length or read_max_sequence_length(folder)
-    if length > (positions := config["max_position_embeddings"]):
+    positions = config["max_position_embeddings"]
+    length = options.max_sequence_length or min(read_max_sequence_length(folder), positions)
+    if length > positions:
         raise InputError(f"`max_sequence_length`={length}: {folder} has {positions} positions")
     vocabulary = read_vocabulary(folder)
     if options.prefix:

@@ -149,8 +149,7 @@ class SentenceEncoder:
         progress = Progress("tokens").update if show_progress is True else show_progress or None
         found = self.encode_and_mark(sentences, progress, normalize_embeddings, batch_size)
         embeddings, truncated, _ = found
-        cut = set(itertools.compress(sentences, truncated))
-        self.warn_of_truncated(len(cut), "distinct texts")
+        self.warn_of_truncated(len(set(itertools.compress(sentences, truncated))), "distinct texts")
         return embeddings[0] if single else embeddings
 
     def encode_and_mark(
@@ -180,7 +179,8 @@ class SentenceEncoder:
         cut = 0
         with Progress("texts", len(texts)) as progress:
             for start in range(0, len(texts), size):
-                rows, truncated, _ = self.encode_and_mark(texts[start : start + size])
+                within = Progress("tokens").update  # a block may take minutes
+                rows, truncated, _ = self.encode_and_mark(texts[start : start + size], within)
                 if not np.isfinite(rows).all():
                     raise InputError("an embedding is not finite: the encoder has diverged")
                 yield rows
@@ -191,9 +191,8 @@ class SentenceEncoder:
     def warn_of_truncated(self, count: int, what: str) -> None:
         """Logs how many texts were truncated, if any; `what` they are, in the plural."""
         if count:
-            length = self.settings["max_sequence_length"]
             told = "%d %s have more than the %d tokens of `max_sequence_length`, and are cut there"
-            logging.warning(told, count, what, length)
+            logging.warning(told, count, what, self.settings["max_sequence_length"])
 
     @property
     def heads(self) -> HeadMaps:

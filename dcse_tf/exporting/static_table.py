@@ -71,8 +71,7 @@ def write_encoder(folder: pathlib.Path, encoder: EncoderGraph, options: ExportOp
     }
     write_json(folder / "config.json", settings)
     near = f"mean cosine {cosine:.3f} with the encoder's centred embeddings"
-    facts = {"longest sentence": "any, nothing is cut off", "length": "unit"}
-    return facts | {
+    return {"longest sentence": "any, nothing is cut off", "length": "unit"} | {
         "token vectors": f"{table.shape[1]} dimensions in place of the encoder, fitted to "
         f"{len(utterances)} utterances; a sentence is the mean over its known tokens",
         "on held-out utterances": f"{near} ({before:.3f} before fitting)",

@@ -207,8 +207,7 @@ class ReaderScorer(tf.Module):
         """
         found = self._reader.read(inputs)
         rows, width = tf.unstack(tf.shape(inputs["token_ids"]))
-        first = tf.gather(found["tokens"], tf.range(rows) * width)
-        return self._head(found.get("vectors", first))
+        return self._head(found.get("vectors", tf.gather(found["tokens"], tf.range(rows) * width)))
 
 
 def _name_dense(name: str, layer: keras.layers.Dense) -> dict[str, np.ndarray]:

@@ -101,6 +101,8 @@ def test_a_file_is_written_as_it_was_read(minilm, tmp_path):
 def test_older_names_are_read(folder):
     expected, tensors = encode(build_backbone()), read(folder)
     rewrite(folder, {f"bert.{name}": value for name, value in tensors.items()})
+    short = {name: value for name, value in CONFIG.items() if name != "type_vocab_size"}
+    (folder / "config.json").write_text(json.dumps(short))
     np.testing.assert_array_equal(encode(bert.load_backbone(folder)), expected)
 
     names = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
@@ -114,7 +116,8 @@ def test_older_names_are_read(folder):
     ("changes", "named"),
     [
         ({WEIGHT: None}, f"lacks the tensor {WEIGHT}"),
-        ({WEIGHT: np.zeros((4 * DIM, DIM), np.float32)}, rf"{WEIGHT} is \(256, 64\), expected \(6"),
+        ({WEIGHT: np.zeros((4 * DIM, DIM), np.float32)}, rf"{WEIGHT} is float32 \(256, 64\), e"),
+        ({BIAS: np.zeros(DIM, np.int8)}, rf"{BIAS} is int8 \(64,\), expected \(64,\)"),
         ({BIAS: np.full(DIM, np.nan, np.float32)}, f"{BIAS} holds 64 numbers that are not finite"),
         ({"encoder.layer.7.output.dense.bias": np.zeros(DIM, np.float32)}, "has 8 layers, and con"),
     ],
@@ -147,6 +150,7 @@ def test_tensors_that_are_not_used_are_named_once_but_for_those_nobody_needs(fol
     ("change", "named"),
     [
         ({"model_type": "t5"}, "model_type 't5', expected one of bert, roberta, xlm-roberta"),
+        ({"model_type": ["bert"]}, r"model_type \['bert'\], expected one of"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key'"),
         ({"hidden_act": "relu"}, "hidden_act 'relu', expected gelu or gelu_new or"),
         ({"layer_norm_eps": 0}, "layer_norm_eps 0"),

@@ -69,6 +69,8 @@ def test_sequence_length_round_trip_and_default(tmp_path):
     assert checkpoints.read_max_sequence_length(tmp_path) == 128
     checkpoints.write_max_sequence_length(tmp_path, 37)
     assert checkpoints.read_max_sequence_length(tmp_path) == 37
+    (tmp_path / "sentence_bert_config.json").rename(tmp_path / "sentence_roberta_config.json")
+    assert checkpoints.read_max_sequence_length(tmp_path) == 37
     # As sentence-transformers writes it since version 6.
     (tmp_path / "sentence_bert_config.json").write_text("{}")
     (tmp_path / "tokenizer_config.json").write_text('{"model_max_length": 41}')

@@ -125,10 +125,12 @@ def test_the_fingerprint_is_of_what_is_computed(model, encoder, tmp_path):
     (copy / "training.json").write_text('{"step": 3}')  # where it comes from
     assert fingerprint(copy, pooling="mean", max_sequence_length=128) == own
     assert fingerprint(model, pooling="cls") != own
-    assert fingerprint(model, max_sequence_length=64) != own
+    assert (long := fingerprint(model, max_sequence_length=512)) != own
+    (copy / "sentence_bert_config.json").write_text('{"max_seq_length": 9999}')
+    assert fingerprint(copy) == long  # there are no more positions
     assert fingerprint(save_checkpoint(tmp_path / "other", build_backbone(seed=9))) != own
     (copy / "vocab.txt").write_text((model / "vocab.txt").read_text().replace("parcel", "letter"))
-    assert fingerprint(copy) != own
+    assert fingerprint(copy) != long
 
 
 def test_an_encoder_follows_its_weights_and_has_no_dropout():

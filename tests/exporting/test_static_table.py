@@ -126,6 +126,8 @@ def test_the_unknown_token_of_sentencepiece_is_ignored_too(dialogues_file, tmp_p
     texts = ["hello there, where is my parcel"] * 3
     model = save_start(tmp_path / "model", "xlm-roberta", texts, 60)
     folder = write(model, prepare_for(model, dialogues_file, tmp_path), tmp_path / "export")
+    tensors = load_file(folder / "model.safetensors")
+    save_file({"embeddings": tensors["embeddings"] + 1}, folder / "model.safetensors")
     alone, beside = dcse_tf.SentenceEncoder.load(folder).encode(["hello", "hello\u2603"])
     assert alone.any()
     np.testing.assert_allclose(beside, alone, atol=1e-6)
@@ -145,6 +147,14 @@ def test_weights_and_mapping_of_model2vec_count(folders, tmp_path):
     save_file(tensors, tmp_path / "model.safetensors")
     expected = np.mean([table[mapping[i]] * weights[i] for i in ids], axis=0)
     np.testing.assert_allclose(dcse_tf.SentenceEncoder.load(tmp_path).encode([text]), [expected])
+
+    # As model2vec saves a folder; it cuts at `max_length`, first at their median letters.
+    (tmp_path / "modules.json").write_text('[{"type": "a.StaticEmbedding", "path": "."}]')
+    (tmp_path / "config.json").write_text('{"model_type": "model2vec", "max_length": 2}')
+    said, letters = "where is my parcel", 2 * int(np.median([*map(len, tokenizer.get_vocab())]))
+    ids = tokenizer.encode(said[:letters], add_special_tokens=False).ids[:2]
+    expected = np.mean([table[mapping[i]] * weights[i] for i in ids], axis=0)
+    np.testing.assert_allclose(dcse_tf.SentenceEncoder.load(tmp_path).encode([said]), [expected])
 
     save_file({"embeddings": table}, tmp_path / "model.safetensors")
     with pytest.raises(InputError, match="tokens, and 2 token vectors"):

@@ -24,12 +24,9 @@ Row = tuple[list[int], list[int] | None]
 
 # Segments of unequal length; the second is empty in one row and alone with its mark in another.
 ROWS: list[Row] = [
-    ([2, 7, 8, 9, 5, 3], [11, 12, 3]),
-    ([2, 10, 3], [13, 14, 15, 16, 17, 3]),
-    ([2, 7, 21, 22, 23, 5, 24, 5, 3], None),
-    ([2, 3], [3]),
-    ([2, 30, 31, 5, 3], [32, 33, 3]),
-]
+    ([2, 7, 8, 9, 5, 3], [11, 12, 3]), ([2, 10, 3], [13, 14, 15, 16, 17, 3]),
+    ([2, 7, 21, 22, 23, 5, 24, 5, 3], None), ([2, 3], [3]), ([2, 30, 31, 5, 3], [32, 33, 3]),
+]  # fmt: skip
 
 
 def make_table(rows: Sequence[Row], extra: int = 0, fill: int = 0) -> dict[str, tf.Tensor]:
