@@ -82,7 +82,8 @@ def _find_words(
     Those that are frequent in over a quarter of clusters, such as "the", come after all others.
     """
     having = [collections.Counter(x for text in own for x in {*split_words(text)}) for own in texts]
-    whole, size = sum(having, collections.Counter()), sum(map(len, texts))
+    whole = collections.Counter(word for own in having for word in own.elements())
+    size = sum(map(len, texts))
     pairs = list(zip(having, texts, strict=True))
     frequent = ({x for x, n in own.items() if n >= _FREQUENT * len(each)} for own, each in pairs)
     spread, most = collections.Counter(itertools.chain(*frequent)), max(2, len(texts) / 4)

@@ -20,6 +20,7 @@ from dcse_tf.input_files import UNREADABLE_ARRAY, read_json_object
 CLUSTERS_FILE, CENTRES_FILE, RECORD_FILE = "clusters.jsonl", "centres.npy", "report.json"
 _MODEL = "contents of `model`"
 SHARES_OF = ("turns", "role", "min_words")  # settings that say which turns are counted
+_ROWS = 8192  # whose similarities to all centres are held at a time
 _MAJORITY = 0.5  # of the turns of a cluster
 _CERTAIN = 0.05  # the p-value below which a share has changed, over all clusters
 
@@ -87,9 +88,11 @@ class Clusters:
 
     def label(self, embeddings: np.ndarray) -> list[Label]:
         """`predict` for texts that the encoder has embedded, float `[n, dim]`."""
-        cosines = normalize(embeddings) @ self.centres.T
-        chosen = [self.records[place] for place in cosines.argmax(axis=1)]
-        best = cosines.max(axis=1)
+        parts = np.split(normalize(embeddings), range(_ROWS, len(embeddings), _ROWS))
+        cosines = (part @ self.centres.T for part in parts)
+        found = [(each.argmax(axis=1), each.max(axis=1)) for each in cosines]
+        nearest, best = map(np.concatenate, zip(*found, strict=True))
+        chosen = [self.records[place] for place in nearest]
         near = best >= np.array([record["least_similarity"] for record in chosen])
         return [
             Label(record["id"], record["name"], value) if found else Label(None, "", value)

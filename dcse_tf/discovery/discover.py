@@ -105,19 +105,12 @@ def discover(config: DiscoverOptions) -> list[dict[str, Any]]:
         if config.clusters > labels.max() + 1:
             logging.warning("%d clusters only: no more embeddings differ", labels.max() + 1)
         centres, sharpness = find_centres(rows, labels), measure_sharpness(keys, labels)
-        found = Found(
-            texts=texts,
-            counts=counts,
-            rows=rows,
-            labels=labels,
-            centres=centres,
-            similarity=np.einsum("nd,nd->n", rows, centres[labels]),
-            sharpness=sharpness,
-            sessions=turns.sessions[chosen],
-            turn_texts=places,
-            answers=_find_answers(encoder, turns, chosen, labels[places]),
-        )
+        similarity = np.einsum("nd,nd->n", rows, centres[labels])
+        answers = _find_answers(encoder, turns, chosen, labels[places])
+        of_texts = texts, counts, rows, labels, centres, similarity, sharpness
+        found = Found(*of_texts, turns.sessions[chosen], places, answers)
         followed = follow(previous, rows, counts, labels)
+        place = pathlib.Path(config.model).absolute()  # holds in other working folders, too
         records = describe_clusters(found, followed)
         summary = {
             "model": encoder.fingerprint(),
@@ -130,7 +123,8 @@ def discover(config: DiscoverOptions) -> list[dict[str, Any]]:
             "left_out": turns.left_out,
             "gone": followed.gone,
             "next_id": followed.next_id,
-            "settings": config.to_dict(),
+            "settings": config.to_dict()
+            | {"model": str(place if place.exists() else config.model)},
         }
         write_report(folder, found, records, summary)
         _write_turns(folder / "turns.tsv", turns, chosen, found, followed.ids)

@@ -111,7 +111,7 @@ class Batcher:
     compute: Compute  # computes a batch; called in a separate thread
     batch_tokens: int  # most tokens in a batch, unless one item has more
     max_wait: float  # how long items wait for a full batch, in seconds
-    max_queue: int  # the largest number of waiting items, unless one request alone has more
+    max_queue: int  # the largest number of waiting items, of which a request may have half
 
     def __post_init__(self) -> None:
         self._waiting: list[_Item] = []
@@ -123,21 +123,24 @@ class Batcher:
         for their results, in their order, or the error of `compute`. Raises QueueFull if too many
         items are waiting already.
         """
-        # A request that finds nobody waiting is taken whatever its size, or it would never be.
-        if self._waiting and len(self._waiting) + len(contents) > self.max_queue:
+        # A part at a time, so that others find room and no queue is long to sort.
+        loop, most, found = asyncio.get_running_loop(), max(1, self.max_queue // 2), list[Any]()
+        if self._waiting and len(self._waiting) + min(len(contents), most) > self.max_queue:
             raise QueueFull
-        loop = asyncio.get_running_loop()
-        due = loop.time() + self.max_wait
-        # The first item is on a par with those computed now, and each other one a turn later: a
-        # request that comes now neither waits for all of a large one nor keeps it waiting.
-        items = [
-            _Item(self._turn + place, kind, content, cost, due, loop.create_future())
-            for place, (content, cost) in enumerate(zip(contents, tokens, strict=True))
-        ]
-        self._waiting += items
-        self._arrival.set()
-        found = await asyncio.gather(*(item.batch for item in items))
-        return [results.result()[place] for results, place in found]
+        for begin in range(0, len(contents), most):
+            part = zip(contents[begin : begin + most], tokens[begin : begin + most], strict=True)
+            due = loop.time() + self.max_wait
+            # The first item is on a par with those computed now, and each other one a turn later: a
+            # request that comes now neither waits for all of a large one nor keeps it waiting.
+            items = [
+                _Item(self._turn + place, kind, content, cost, due, loop.create_future())
+                for place, (content, cost) in enumerate(part)
+            ]
+            self._waiting += items
+            self._arrival.set()
+            computed = await asyncio.gather(*(item.batch for item in items))
+            found += [results.result()[place] for results, place in computed]
+        return found
 
     async def run(self) -> None:
         """Computes batches until it is cancelled."""

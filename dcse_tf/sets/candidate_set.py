@@ -126,6 +126,7 @@ class _Pool:
             # Sessions may be pieces of a dialogue, of which no text is a negative.
             self._said[response.session.dialogue] |= {places[key] for key in keys if key in places}
         self._of_role = {role: np.array(sorted(own)) for role, own in of_role.items()}
+        self._all = np.arange(len(self.texts))
         self._index, self._split = None, make_splitter("auto")
         if config.negatives_from == "bm25" and responses:
             words = [self._split(text) for text in self.texts]
@@ -141,11 +142,11 @@ class _Pool:
         context = session.turns[: response.turn][-config.context_turns :]  # of 0 all
         wanted, skip = config.candidates - 1, config.skip_top
         banned = self._said[session.dialogue]
-        among = np.arange(len(self.texts))
-        if config.same_role:
-            # A role with too few responses may be a name that hardly any session shares.
-            own = self._of_role[true.role]
-            among = own if (~np.isin(own, list(banned))).sum() >= wanted + skip else among
+        among, own = self._all, self._of_role[true.role]
+        # A role with too few responses may be a name that hardly any session shares.
+        first, last = (np.searchsorted(own, [*banned], side) for side in ("left", "right"))
+        if config.same_role and len(own) - (last - first).sum() >= wanted + skip:
+            among = own
         near: list[int] = []
         if self._index:
             words = [word for turn in context for word in self._split(turn.text)]

@@ -104,14 +104,15 @@ async def test_what_does_not_fit_into_the_queue_is_refused_and_fits_when_there_i
     batcher, model
 ):
     first = await busy(batcher, model)
-    waits = ask(batcher, 1, 2, 3, 4, 5)
-    await asyncio.sleep(0)
+    large, small = ask(batcher, *range(1, 10)), ask(batcher, 10, 11)
+    await asyncio.sleep(0)  # three of the large one's items wait, and two
     with pytest.raises(QueueFull):
-        await ask(batcher, 6, 7)
-    fits = ask(batcher, 6)
+        await ask(batcher, 12, 13)
+    fits = ask(batcher, 12)
     await asyncio.sleep(0)
     model.let.release(9)
-    await asyncio.gather(first, waits, fits)
+    found = await asyncio.gather(first, large, small, fits)
+    assert found == [[0], [*range(2, 20, 2)], [20, 22], [24]]
     assert await ask(batcher, 1, 2, 3, 4, 5, 6) == [2, 4, 6, 8, 10, 12]
 
 
