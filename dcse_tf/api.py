@@ -84,8 +84,8 @@ def prepare_data(options: PrepareOptions) -> "Manifest":
     True
 
     Returns:
-        The manifest of the folder: `splits` has the numbers of sessions, utterances and tokens,
-        `dropped` counts what was left out.
+        The manifest of the folder: `splits` counts sessions, utterances and tokens, `dropped` what
+        was left out.
 
     Raises:
         InputError: an input cannot be read, has too many bad lines, or has no training session.
@@ -131,12 +131,12 @@ def train(options: TrainOptions) -> "Outcome | None":
 
     Returns:
         `scores` has the dev scores of the last step; `kept` is the best step, whose encoder the
-        run directory holds. With several workers, None on all but the first.
+        run directory holds; `verdict.describe()` says whether it is better than the start, unless
+        that is None. With several workers, None on all but the first.
 
     Raises:
         InputError: data or checkpoint cannot be used, or the run was started with other options.
-        TrainingError: the loss diverged.
-        LockedError: another process is working in the run directory.
+        TrainingError: the loss diverged. LockedError: another process works in `run_dir`.
         Stopped: a signal, such as Ctrl-C, stopped the run; the same call resumes it.
     """
     return load("training.train:train")(options)
@@ -176,8 +176,7 @@ def evaluate(options: EvaluateOptions) -> "list[Result]":
         confidence `intervals`, and the scores of each query, pair or sample in `items`.
 
     Raises:
-        InputError: the model or a set cannot be used.
-        OutputError: the results cannot be written to `output`.
+        InputError: the model or a set cannot be used. OutputError: `output` cannot be written.
     """
     return load("evaluation.evaluate:evaluate")(options)
 
@@ -207,8 +206,7 @@ def embed(options: EmbedOptions) -> Embedded:
         InputError: the model or the input cannot be used, or the interrupted job to resume had
             other settings.
         FileExistsError: the output exists, without `overwrite`.
-        LockedError: another process is writing it.
-        OutputError: it cannot be written.
+        LockedError: another process is writing it. OutputError: it cannot be written.
     """
     on_cluster, here = "spark.embed_on_spark:embed_on_spark", "search.embed_file:embed"
     job = load(on_cluster if options.spark_master else here)

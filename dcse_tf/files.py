@@ -117,6 +117,8 @@ def refuse_existing(path: pathlib.Path, overwrite: bool) -> None:
     """Raises FileExistsError for a folder, or for what exists and may not be overwritten."""
     if path.is_dir():
         raise FileExistsError(f"{path} is a folder; give the name of a file")
+    if path.parent == pathlib.Path("/dev") or (path.exists() and not path.is_file()):
+        raise FileExistsError(f"{path} is a device or a pipe; give the name of a file")
     if os.path.lexists(path) and not overwrite:
         raise FileExistsError(f"{path} already exists; give another file, or `overwrite`")
 
@@ -130,7 +132,8 @@ def atomic_file(path: pathlib.Path, overwrite: bool = True) -> Iterator[pathlib.
     process is writing it; OutputError if a write failed without saying of which file.
     """
     with _write_beside(path) as partial:
-        if not (overwrite and path.is_symlink()):  # a link to a folder is replaced too
+        own = path.parent != pathlib.Path("/dev")  # not /dev/stdout, which may lead to a file
+        if not (overwrite and path.is_symlink() and own):  # a link to a folder is replaced too
             refuse_existing(path, overwrite)
         yield partial
         flush(partial)

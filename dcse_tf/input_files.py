@@ -108,14 +108,9 @@ def read_lines(
                 if not is_encodable(line):
                     bad_lines.report(path, number, bad_lines.not_encoded)
                 elif blank or line.strip():
-                    yield number, line.rstrip("\r\n")
+                    yield number, line.removeprefix("\ufeff").rstrip("\r\n")
     except UNREADABLE as error:
         raise InputError(f"{path}:{number + 1}: cannot be read: {error}") from error
-
-
-def iterate_bare_lines(path: pathlib.Path) -> Iterator[str]:
-    """Yields all lines of a text file in UTF-8, including blank ones, reading it lazily."""
-    return (line for _, line in read_lines(path, BadLines(), blank=True))
 
 
 def is_encodable(text: str) -> bool:

@@ -189,12 +189,16 @@ class Options:
         }
 
     def check_files(self) -> None:
-        """Raises InputError if an option for files names one that does not exist."""
+        """Raises InputError if an option for files names one that is missing or overwritten."""
         if getattr(self, "spark_master", ""):
             return  # its cluster may read tables and URLs, which the job itself looks for
+        outputs = (self.select(path="writes") | self.select(path="renews")).values()
+        written = {os.path.realpath(path) for path in outputs if path}
         for name, value in self.select(path="files").items():
             if isinstance(value, tuple):
-                resolve_inputs(value, name)
+                for path in resolve_inputs(value, name):  # links and patterns of files, too
+                    if os.path.realpath(path) in written:
+                        raise InputError(f"`{name}`={path}: an output would overwrite it")
             elif value and not pathlib.Path(value).is_file():  # one file, and no pattern of files
                 found = "is a folder" if pathlib.Path(value).is_dir() else "no such file"
                 raise InputError(f"`{name}`={value}: {found}; expected one file")

@@ -18,7 +18,7 @@ from dcse_tf import files
 from dcse_tf.bert.encoder_options import ModelOptions
 from dcse_tf.encoder.sentence_encoder import SentenceEncoder
 from dcse_tf.errors import InputError, name_output
-from dcse_tf.input_files import iterate_bare_lines, read_json_object
+from dcse_tf.input_files import BadLines, read_json_object, read_lines
 from dcse_tf.options import option
 from dcse_tf.progress import Progress
 
@@ -80,7 +80,7 @@ def embed(config: EmbedOptions) -> tuple[int, int]:
         used = {**config.to_dict(), "truncate_dim": None, **encoder.settings}
         settings = {f"`{name}`": used[name] for name in (*_DECISIVE, "block_size")}
         made_from = {"`input`": described, "contents of `model`": encoder.fingerprint(), **settings}
-        lines = sum(1 for _ in iterate_bare_lines(source))
+        lines = sum(1 for _ in read_lines(source, BadLines(), blank=True))
         if not lines:
             raise InputError(f"`input`={source}: no lines")
         work = files.marked(output, "partial")
@@ -148,8 +148,9 @@ def _write_rows(
         file.seek(end)
         file.truncate()
 
-        texts = itertools.islice(iterate_bare_lines(pathlib.Path(config.input)), done["rows"], None)
-        while block := list(itertools.islice(texts, config.block_size)):
+        texts = read_lines(pathlib.Path(config.input), BadLines(), blank=True)
+        left = (text for _, text in itertools.islice(texts, done["rows"], None))
+        while block := list(itertools.islice(left, config.block_size)):
 
             def tell(tokens: int, of: int, size: int = len(block)) -> None:
                 # Short sentences go first, so tokens measure the progress better than lines.

@@ -22,7 +22,7 @@ from dcse_tf.bert.vocabulary import is_blank
 from dcse_tf.encoder.backend import normalize
 from dcse_tf.errors import InputError, OutputError, name_input, require
 from dcse_tf.evaluation.metrics import TIE_TOLERANCE, quantize
-from dcse_tf.input_files import UNREADABLE_ARRAY, iterate_bare_lines, read_json_object
+from dcse_tf.input_files import UNREADABLE_ARRAY, BadLines, read_json_object, read_lines
 
 MADE_FROM_FILE, TEXTS_FILE, TABLE_FILE = "made_from.json", "texts.txt", "texts.npy"
 EMBEDDINGS_FILE, FAISS_FILE = "embeddings.npy", "faiss.index"
@@ -49,7 +49,7 @@ def write_corpus_texts(source: pathlib.Path, folder: pathlib.Path) -> list[str]:
     """
     found: dict[str, list[int]] = {}
     number = 0
-    for number, text in enumerate(iterate_bare_lines(source), start=1):
+    for number, text in read_lines(source, BadLines(), blank=True):
         if not is_blank(text):
             found.setdefault(text, [number, 0])[1] += 1
     if not found:

@@ -215,6 +215,8 @@ def open_searcher(config: SearchOptions) -> Iterator[Searcher]:
         compared = {name: index.made_from.get(name) for name in now}
         if not config.is_given("index_type"):
             now[layout.INDEX_TYPE] = compared[layout.INDEX_TYPE]
+        if config.is_given("nprobe") and index.made_from.get(layout.INDEX_TYPE) == "exact":
+            config.refuse("nprobe", "has no meaning with an exact index")
         problem = f"`index`={folder}: was built with other settings or inputs"
         remedy = "give the same, another `index`, or `overwrite` to build it anew"
         require_same(compared, now, problem, remedy)

@@ -78,6 +78,10 @@ def test_a_file_does_not_replace_a_folder_but_a_folder_a_file(tmp_path, monkeypa
         write(files.atomic_file, tmp_path / "a", "new")
     with pytest.raises(FileExistsError, match="is a folder"):
         files.refuse_existing(tmp_path / "a", overwrite=True)
+    os.mkfifo(tmp_path / "a/b")
+    for special in (tmp_path / "a/b", pathlib.Path("/dev/dcse_tf_test")):
+        with pytest.raises(FileExistsError, match="is a device or a pipe; give the name of a file"):
+            write(files.atomic_file, special, "new")
     (tmp_path / "c").touch()
     write(files.atomic_directory, tmp_path / "c", "new")
     assert (names(tmp_path), read(tmp_path / "c")) == (["a", "c"], "new")

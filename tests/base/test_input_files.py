@@ -18,7 +18,7 @@ PACKERS = {"plain": bytes, "gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.
 
 
 def bare(path: pathlib.Path) -> list[str]:
-    return list(input_files.iterate_bare_lines(path))
+    return [line for _, line in input_files.read_lines(path, input_files.BadLines(), blank=True)]
 
 
 def read(path: pathlib.Path, limit: int = 0, **settings: str) -> list[tuple[int, str]]:
@@ -43,14 +43,12 @@ def test_lines_come_with_their_numbers(tmp_path, packer, encoding):
 @pytest.mark.parametrize(
     ("suffix", "content"),
     [
-        (".gz", gzip.compress(b"line\n" * 5000)[:-12]),
-        (".gz", CONTENT),
-        (".xz", lzma.compress(CONTENT)[:-12]),
-        (".zip", CONTENT),
+        (".gz", gzip.compress(b"line\n" * 5000)[:-12]), (".gz", CONTENT),
+        (".xz", lzma.compress(CONTENT)[:-12]), (".zip", CONTENT),
         (".txt", "one\ntwo".encode("utf-16")[:-1]),
     ],
     ids=["cut", "plain", "xz cut", "zip", "half a character"],
-)
+)  # fmt: skip
 def test_a_file_that_cannot_be_read_is_named(tmp_path, suffix, content):
     path = tmp_path / f"a{suffix}"
     path.write_bytes(content)
@@ -71,6 +69,8 @@ def test_lines_in_another_encoding_are_bad(tmp_path):
         read(path, encoding="gbk")
     with pytest.raises(InputError, match=r"a\.txt:2: not UTF-8"):
         bare(path)
+    path.write_text("\ufeffa\n\ufeffb\n", encoding="utf-8")  # of two files that were joined
+    assert bare(path) == ["a", "b"]
 
 
 def test_bad_lines_are_named_counted_over_files_and_limited(tmp_path, monkeypatch):

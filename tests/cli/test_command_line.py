@@ -140,8 +140,7 @@ REFUSED = [
     ("fit_baseline --output_dir=out", "--kind is required"),
     ("fit_baseline word_vectors --word_vectors=glove.txt", "--output_dir is required"),
     (f"prepare_data --shards=0 {' '.join(PREPARE)}", "--shards=0"),
-    ("prepare_data --shards=many", "shards"),
-    ("prepare_data --format=csv", "format"),
+    ("prepare_data --shards=many", "shards"), ("prepare_data --format=csv", "format"),
     ("prepare_data --overwrite=perhaps", "overwrite"),
     ("prepare_data --input=a.tsv b.tsv", "b.tsv"),
     (f"train mlm --negatives=3 {' '.join(TRAIN)}", "negatives"),
@@ -150,15 +149,13 @@ REFUSED = [
     ("train --weight_decay=inf " + " ".join(TRAIN), "--weight_decay=inf"),
     ("train --negatives=some " + " ".join(TRAIN), "negatives"),
     ("train --dev_sts=none.txt " + " ".join(TRAIN), "--dev_sts=none.txt: no such file"),
-    ("train --preset=nothing", "--preset=nothing"),
-    ("train --preset=ecd/sts", "--preset=ecd/sts"),
+    ("train --preset=nothing", "--preset=nothing"), ("train --preset=ecd/sts", "--preset=ecd/sts"),
     ("train --preset=../flags/debug", "--preset=../flags/debug"),
-    ("train --flagfile=none", "--flagfile=none"),
-    ("evaluate --model=run --sts=a,,b", "--sts=a,,b"),
+    ("train --flagfile=none", "--flagfile=none"), ("evaluate --model=run --sts=a,,b", "--sts=a,,b"),
     ("embed --model=run --output=o --input=caf\udce9", r"--input=caf\udce9"),
     ("search --model=run --index=i --query help --top=0", "--top=0"),
     ("serve --model=run --host=.example", "--host=.example"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("command", "named"), REFUSED)
@@ -216,9 +213,11 @@ def test_other_flags_override_a_preset_wherever_they_stand(tmp_path):
     assert train_options("--negatives=all").negatives == 0
     # As train --average_with does, whatever in_domain was given.
     given = [*TRAIN[:2], "--encoder=e", "--rehearsal_texts=8", "--aggregation=attention"]
+    given.append("--context_side=before")
     given = parse_flags(TrainOptions, "train", ["--preset=in_domain", *given])
     flags = read_flags(TrainOptions, "train", ["--preset=short_cosine"])[1]
-    assert given.replace(**flags).steps == 75
+    both = given.replace(**flags)
+    assert (both.steps, both.context_side) == (75, "before")
 
 
 def test_flag_files_stand_where_they_are_named(tmp_path, monkeypatch):

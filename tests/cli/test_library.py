@@ -12,6 +12,7 @@ import dcse_tf
 from dcse_tf import api
 from dcse_tf.api import make_options
 from dcse_tf.data.corpus import PrepareOptions
+from dcse_tf.search.searcher import SearchOptions
 from dcse_tf.tasks import TASKS
 from dcse_tf.tasks.train_options import TrainOptions
 
@@ -90,6 +91,9 @@ def test_a_file_that_is_not_there_is_named_before_anything_is_loaded(tmp_path):
     (tmp_path / "a.txt").touch()
     with pytest.raises(dcse_tf.InputError, match=r"`input`=.*: no such file; expected one file"):
         dcse_tf.embed(model="run", input=tmp_path / "*.txt", output="o")
+    given = {"model": "m", "corpus": __file__, "queries": tmp_path / "*"}
+    with pytest.raises(dcse_tf.InputError, match=r"`queries`=.*a\.txt: an output would overwrite"):
+        SearchOptions.from_dict(given | {"output": tmp_path / "a.txt"}).check_files()
     with pytest.raises(dcse_tf.InputError, match="expected a folder that prepare_data wrote"):
         dcse_tf.train(data_dir=tmp_path, encoder_size="tiny", run_dir=tmp_path / "run")
 

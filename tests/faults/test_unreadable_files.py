@@ -28,7 +28,7 @@ from dcse_tf.data.records import count_records, serialize_session
 from dcse_tf.errors import InputError
 from dcse_tf.evaluation.report import read_results
 from dcse_tf.evaluation.retrieval import read_retrieval_set, read_sts_set
-from dcse_tf.input_files import BadLines, iterate_bare_lines
+from dcse_tf.input_files import BadLines, read_lines
 
 FINDINGS = sorted((pathlib.Path(__file__).parents[1] / "fixtures/findings").iterdir())
 
@@ -97,7 +97,7 @@ _WEIGHTS = safetensors.numpy.save({"x": np.ones(2, np.float32)})
 READERS = {
     **{name: Reader("corpus", _read_corpus(name)) for name in FORMATS},
     "groups": Reader("a", lambda path: list(read_groups(path, "jsonl", BadLines(3)))),
-    "sentences": Reader("a.txt", lambda path: list(iterate_bare_lines(path)), b"a\r\n\n"),
+    "sentences": Reader("a.txt", lambda path: list(read_lines(path, BadLines(), True)), b"a\r\n\n"),
     "retrieval": Reader(
         "select.txt", read_retrieval_set, b"0\ta\tx\t1\t2\n1\tb\tx\t\t\n2\tc\ty\t\t\n"
     ),

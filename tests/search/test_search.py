@@ -18,6 +18,7 @@ from dcse_tf.errors import InputError
 from dcse_tf.files import write_record
 from dcse_tf.matching.head_files import list_head_maps, project, write_heads
 from dcse_tf.matching.heads import build_heads
+from dcse_tf.options import OptionError
 from dcse_tf.reranker.reranker import Reranker
 from dcse_tf.search import index as layout
 from dcse_tf.search import searcher as job
@@ -278,8 +279,9 @@ def test_an_index_of_something_else_is_refused(config, tmp_path):
         ("max_sequence_length", 9, r"`max_sequence_length`: 9 \(was 128\)"),
         ("index_type", "ivf", r"`index_type`: ivf \(was exact\)"),
         ("corpus", tmp_path / "other.txt", "contents of `corpus`"),
+        ("nprobe", 9, "`nprobe`=9: has no meaning with an exact index"),
     ):
-        with pytest.raises(InputError, match=told):
+        with pytest.raises((InputError, OptionError), match=told):
             ask(config.replace(**{name: value}), [])
 
 

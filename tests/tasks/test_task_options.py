@@ -20,16 +20,14 @@ REFUSED = [
     ({"encoder": "bert"}, "encoder"),
     *(({"encoder_size": "", "encoder": start}, "run_dir") for start in ("run/", "./run/encoder")),
     ({"encoder_size": "", "encoder": "start", "run_dir": "start/encoder"}, "run_dir"),
-    ({"epochs": math.inf}, "epochs"),
-    ({"clip_norm": 0.0}, "clip_norm"),
+    ({"epochs": math.inf}, "epochs"), ({"clip_norm": 0.0}, "clip_norm"),
     ({"global_batch_size": 25, "negatives": 3, "logical_cpus": 2}, "global_batch_size"),
     ({"logical_cpus": 3, "negatives": 3}, "global_batch_size"),
     ({"dev_samples": 0, "dev_sts": "s"}, "best_metric"),
     ({"task": "mlm", "best_metric": "dev/cosine_r1"}, "best_metric"),
     ({"task": "mlm", "temperature": 0.2}, "temperature"),
     ({"task": "siamese_single", "context_turns": 1}, "context_turns"),
-    ({**CSE, "mask_rate": 0.2}, "mask_rate"),
-    ({**CSE, "negatives": 20}, "negatives"),
+    ({**CSE, "mask_rate": 0.2}, "mask_rate"), ({**CSE, "negatives": 20}, "negatives"),
     ({**CSE, "global_batch_size": 9}, "negatives"),
     ({**CSE, "projection_dim": 8}, "projection_dim"),
     ({**CSE, "matryoshka_dims": ("4",)}, "matryoshka_dims"),
@@ -55,12 +53,10 @@ REFUSED = [
     ({**SELECTION, "global_batch_size": 1}, "global_batch_size"),
     ({**SELECTION, "global_batch_size": 4, "negatives": 4}, "negatives"),
     ({**SELECTION, "dev_sts": __file__}, "dev_sts"),
-    ({**ESIM, "encoder_size": "tiny"}, "encoder_size"),
-    ({**ESIM, "lora_rank": 2}, "lora_rank"),
+    ({**ESIM, "encoder_size": "tiny"}, "encoder_size"), ({**ESIM, "lora_rank": 2}, "lora_rank"),
     ({**ESIM, "layout": "packed"}, "layout"),
-    ({**POST, "global_batch_size": 1}, "global_batch_size"),
-    ({**POST, "pairs": "nsp"}, "pairs"),
-]
+    ({**POST, "global_batch_size": 1}, "global_batch_size"), ({**POST, "pairs": "nsp"}, "pairs"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("flags", "name"), REFUSED, ids=str)
