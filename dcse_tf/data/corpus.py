@@ -207,12 +207,11 @@ def read_files(
     load_plugins()  # a worker of Spark has got its options without parsing them
     kind, columns = config.formats[config.format], config.column_names()
     named = [columns] if kind.columns else []
+    alike = itertools.groupby(sorted(beside or paths, key=lambda x: x.name), lambda x: x.name)
+    roots = {name: os.path.commonpath([x.absolute().parent for x in own]) for name, own in alike}
 
     def read(path: pathlib.Path) -> Iterator[tuple]:
-        alike = [
-            os.path.dirname(os.path.abspath(x)) for x in beside or paths if x.name == path.name
-        ]
-        own, place = f"{path.name}-", f"{os.path.relpath(path, os.path.commonpath(alike))}-"
+        own, place = f"{path.name}-", f"{os.path.relpath(path, roots[path.name])}-"
         for session_id, turns, *given in kind.read(path, bad_lines, *named):
             given = [x._replace(dialogue=x.dialogue.replace(own, place)) for x in given]
             yield session_id.replace(own, place), turns, *given
