@@ -196,7 +196,8 @@ def load_static(folder: pathlib.Path) -> FunctionBackend:
         means = scipy.sparse.csr_matrix((shares, ids[known], starts), shape) @ table
         return normalize(means).astype(np.float32) if unit_norm else means
 
-    facts = {"tokenizer": hash_file(path), "unit_norm": unit_norm}
+    facts: dict[str, Any] = {"tokenizer": hash_file(path), "unit_norm": unit_norm}
+    facts |= {"max_length": longest} if longest else {}
     settings = {"unit_norm": True} if unit_norm else {}
     fingerprint = functools.partial(hash_arrays, {STATIC_TABLE: table}, facts)
     return FunctionBackend(encode, fingerprint, _STATIC_TOKENS, settings)

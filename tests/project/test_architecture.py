@@ -52,7 +52,7 @@ BASE = {"arguments", "errors", "files", "input_files", "machine", "options", "pr
 # is paid for by what leaves. "base" are the modules at the top.
 BUDGETS = {
     "base": 1421, "baselines": 661, "bert": 2536, "cli": 418, "data": 3340, "discovery": 687,
-    "encoder": 1046, "evaluation": 1393, "exporting": 1459, "inspecting": 389, "matching": 607,
+    "encoder": 1047, "evaluation": 1393, "exporting": 1459, "inspecting": 389, "matching": 607,
     "reading": 648, "reranker": 420, "search": 896, "serving": 488, "sets": 474, "spark": 352,
     "tasks": 1880, "training": 1544, "tests": 17720, "experiments": 2974, "docs": 2195,
 }  # fmt: skip
