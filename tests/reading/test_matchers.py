@@ -213,7 +213,7 @@ def test_files_give_the_model_back(architecture, tmp_path):
     [
         ({"architecture": "gru"}, "gru"),
         ({"hidden_dim": "5"}, "hidden_dim"),
-        ({"hidden_dim": 4}, r"lstm.kernel is \(6, 20\), expected \(6, 16\)"),
+        ({"hidden_dim": 4}, r"lstm.kernel is float32 \(6, 20\), expected \(6, 16\)"),
         ({"architecture": "esim"}, "lacks the tensor"),
         (None, r"matcher\.json"),
     ],
