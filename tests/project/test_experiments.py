@@ -27,8 +27,8 @@ PLANS = {
     "table 2, small": (dialogue_cse, f"table2 {MORE} --corpus ecd {{d}} {{0}}/select.txt"),
     "table 2, a checkpoint": (
         dialogue_cse,
-        "table2 --encoder=bert --mlm_steps=9 --corpus jddc {d} {0}/select.txt --size=paper "
-        "--word_vectors={0}/sts.txt --row more=--preset=cosine",
+        "table2 --encoder=bert --mlm_steps=9 --corpus jddc {d} {0}/select.txt {0}/sts.txt "
+        "--size=paper --word_vectors={0}/sts.txt --row more=--preset=cosine",
     ),
     **{
         name: (dialogue_cse, f"{name} --encoder=bert --corpus mdc {{d}} {{0}}/select.txt")
