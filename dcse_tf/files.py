@@ -22,6 +22,7 @@ from dcse_tf.errors import InputError, LockedError, OutputError, name_output
 
 # Part of every temporary file's name, so that none can be mistaken for a user's own file.
 MARK = ".dcse_tf-"
+_DEVICES = pathlib.Path("/dev")
 
 
 def marked(path: pathlib.Path, what: str) -> pathlib.Path:
@@ -117,7 +118,7 @@ def refuse_existing(path: pathlib.Path, overwrite: bool) -> None:
     """Raises FileExistsError for a folder, or for what exists and may not be overwritten."""
     if path.is_dir():
         raise FileExistsError(f"{path} is a folder; give the name of a file")
-    if path.parent == pathlib.Path("/dev") or (path.exists() and not path.is_file()):
+    if path.parent == _DEVICES or (path.exists() and not path.is_file()):
         raise FileExistsError(f"{path} is a device or a pipe; give the name of a file")
     if os.path.lexists(path) and not overwrite:
         raise FileExistsError(f"{path} already exists; give another file, or `overwrite`")
@@ -132,8 +133,7 @@ def atomic_file(path: pathlib.Path, overwrite: bool = True) -> Iterator[pathlib.
     process is writing it; OutputError if a write failed without saying of which file.
     """
     with _write_beside(path) as partial:
-        own = path.parent != pathlib.Path("/dev")  # not /dev/stdout, which may lead to a file
-        if not (overwrite and path.is_symlink() and own):  # a link to a folder is replaced too
+        if not (overwrite and path.is_symlink()) or path.parent == _DEVICES:  # a link is replaced
             refuse_existing(path, overwrite)
         yield partial
         flush(partial)
