@@ -54,8 +54,8 @@ def write_encoder(folder: pathlib.Path, encoder: EncoderGraph, options: ExportOp
     counts = count_tokens(ids[:, vocabulary.count_prefix() + 1 : -1], vocabulary.unk_id, size)
     utterances = embed("utterances", ids)
     table, before, cosine = fit_table(counts, utterances, embed("the vocabulary", alone))
-    # Of SentencePiece's tokenizers model2vec and `load_static` cannot tell which token is unknown;
-    # with a zero vector it changes only the length of a sum, which is scaled to 1.
+    # Older versions of model2vec cannot tell which token of SentencePiece's is unknown; with a zero
+    # vector it changes only the length of a sum, which is scaled to 1.
     table[vocabulary.unk_id] = 0.0
 
     write_tensor_file(folder / STATIC_FILE, {STATIC_TABLE: table})

@@ -143,10 +143,10 @@ class _Pool:
         wanted, skip = config.candidates - 1, config.skip_top
         banned = self._said[session.dialogue]
         among, own = self._all, self._of_role[true.role]
-        # A role with too few responses may be a name that hardly any session shares.
-        first, last = (np.searchsorted(own, [*banned], side) for side in ("left", "right"))
-        if config.same_role and len(own) - (last - first).sum() >= wanted + skip:
-            among = own
+        if config.same_role:
+            # A role with too few responses may be a name that hardly any session shares.
+            first, last = (np.searchsorted(own, [*banned], side) for side in ("left", "right"))
+            among = own if len(own) - (last - first).sum() >= wanted + skip else among
         near: list[int] = []
         if self._index:
             words = [word for turn in context for word in self._split(turn.text)]
